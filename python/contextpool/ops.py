@@ -1,0 +1,31 @@
+"""The operators, as functions with types and documentation. The arithmetic is in the C++ library."""
+
+import torch
+from torch import Tensor
+
+
+def pool1d(
+    x: Tensor, log_weight: Tensor, sigma: Tensor, causal: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """Replace each target by a weighted average of the tokens around it.
+
+    ``y_i = sum_j p_ij x_j`` with ``p_ij`` proportional to ``exp(log_weight_j - (i - j)**2 / (2 sigma_i**2))``.
+
+    Args:
+        x: features, ``[..., N, D]``; float64, float32, bfloat16 or float16, any strides.
+        log_weight: each token's log weight in any average, ``[..., N]``; float64 beside float64 ``x``, else
+            float32. ``-inf`` removes a token (padding), whatever its features hold.
+        sigma: width of each target's window in tokens, ``[..., M]`` with ``M <= N``, dtype as ``log_weight``. Target
+            ``m`` sits at position ``N - M + m``: ``M == N`` is the ordinary case, ``M == 1`` a step of decoding.
+            ``sigma <= 0`` leaves the token itself.
+        causal: sources after the target do not exist.
+        algorithm: ``"auto"``; or ``"dense"`` (every source), ``"window"`` (the sources that matter) or ``"pyramid"``
+            (linear time). They differ in speed only.
+
+    Returns:
+        ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. A target without any source gives 0.
+
+    Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
+    autocast. The same bits come out of every run, whatever the number of threads.
+    """
+    return torch.ops.contextpool.pool1d(x, log_weight, sigma, causal=causal, algorithm=algorithm)

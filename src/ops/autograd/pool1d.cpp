@@ -1,0 +1,71 @@
+// Differentiation of pool1d: the forward saves its three inputs, the backward is the operator _pool1d_backward.
+#include "contextpool/ops/pool1d.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace contextpool {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& log_weight,
+                            const at::Tensor& sigma, bool causal, std::string_view algorithm) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({x, log_weight, sigma});
+    ctx->saved_data["causal"] = causal;
+    ctx->saved_data["algorithm"] = std::string(algorithm);
+    return pool1d(x, log_weight, sigma, causal, algorithm);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    auto [dx, dlog_weight, dsigma] = pool1d_backward(grads[0], saved[0], saved[1], saved[2],
+                                                     ctx->saved_data["causal"].toBool(),
+                                                     ctx->saved_data["algorithm"].toStringRef());
+    return {dx, dlog_weight, dsigma, {}, {}};
+  }
+};
+
+// Exists so that differentiating the gradient is refused with a reason instead of giving silent zeros.
+class Pool1dBackwardFunction : public torch::autograd::Function<Pool1dBackwardFunction> {
+ public:
+  static variable_list forward(AutogradContext* /*ctx*/, const at::Tensor& grad, const at::Tensor& x,
+                               const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
+                               std::string_view algorithm) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [dx, dlog_weight, dsigma] = pool1d_backward(grad, x, log_weight, sigma, causal, algorithm);
+    return {dx, dlog_weight, dsigma};
+  }
+
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& /*grads*/) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "contextpool::pool1d: the second derivative (double backward) is not available; "
+                                "compute first derivatives only (no create_graph=True through this operator)");
+  }
+};
+
+at::Tensor pool1d_autograd(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
+                           std::string_view algorithm) {
+  return Pool1dFunction::apply(x, log_weight, sigma, causal, algorithm);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_autograd(const at::Tensor& grad, const at::Tensor& x,
+                                                                        const at::Tensor& log_weight,
+                                                                        const at::Tensor& sigma, bool causal,
+                                                                        std::string_view algorithm) {
+  auto grads = Pool1dBackwardFunction::apply(grad, x, log_weight, sigma, causal, algorithm);
+  return {grads[0], grads[1], grads[2]};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(contextpool, Autograd, m) {
+  m.impl("pool1d", pool1d_autograd);
+  m.impl("_pool1d_backward", pool1d_backward_autograd);
+}
+
+}  // namespace contextpool

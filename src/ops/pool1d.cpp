@@ -1,0 +1,79 @@
+// contextpool::pool1d: the schema, the checks, and the C++ door. The arithmetic is behind the dispatcher.
+#include "contextpool/ops/pool1d.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "algorithm.h"
+#include "checks.h"
+#include "pool1d.h"
+
+namespace contextpool {
+
+void check_pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
+                  std::string_view algorithm) {
+  constexpr std::string_view op = "contextpool::pool1d";
+  parse_algorithm(op, algorithm);
+  check_types(op, x, log_weight, sigma);
+  TORCH_CHECK(x.dim() >= 2, op, ": x must be [..., tokens, channels], but is ", x.sym_sizes());
+  TORCH_CHECK(log_weight.dim() == x.dim() - 1, op, ": log_weight must be [..., tokens] with ", x.dim() - 1,
+              " dimensions beside x ", x.sym_sizes(), ", but is ", log_weight.sym_sizes());
+  TORCH_CHECK(sigma.dim() == x.dim() - 1, op, ": sigma must be [..., targets] with ", x.dim() - 1,
+              " dimensions beside x ", x.sym_sizes(), ", but is ", sigma.sym_sizes());
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {
+    TORCH_SYM_CHECK(log_weight.sym_size(d).sym_eq(x.sym_size(d)).sym_and(sigma.sym_size(d).sym_eq(x.sym_size(d))), op,
+                    ": leading dimensions must be equal (no broadcasting), but are x ", x.sym_sizes(), ", log_weight ",
+                    log_weight.sym_sizes(), ", sigma ", sigma.sym_sizes());
+  }
+  TORCH_SYM_CHECK(log_weight.sym_size(-1).sym_eq(x.sym_size(-2)), op, ": log_weight has ", log_weight.sym_size(-1),
+                  " tokens but x has ", x.sym_size(-2), " (x ", x.sym_sizes(), ", log_weight ", log_weight.sym_sizes(),
+                  ")");
+  TORCH_SYM_CHECK(sigma.sym_size(-1).sym_le(x.sym_size(-2)), op, ": sigma has ", sigma.sym_size(-1),
+                  " targets but x has only ", x.sym_size(-2), " tokens (x ", x.sym_sizes(), ", sigma ",
+                  sigma.sym_sizes(), ")");
+}
+
+void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,
+                           const at::Tensor& sigma, std::string_view algorithm) {
+  check_pool1d(x, log_weight, sigma, algorithm);
+  check_grad("contextpool::pool1d", grad, x, pool1d_result_sizes(x, sigma));
+}
+
+c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sigma) {
+  c10::SymDimVector sizes(x.sym_sizes());
+  sizes[sizes.size() - 2] = sigma.sym_size(-1);
+  return sizes;
+}
+
+at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
+                  std::string_view algorithm) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("contextpool::pool1d", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
+                                               std::string_view)>();
+  return op.call(x, log_weight, sigma, causal, algorithm);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                               const at::Tensor& log_weight, const at::Tensor& sigma,
+                                                               bool causal, std::string_view algorithm) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("contextpool::_pool1d_backward", "")
+          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                                const at::Tensor&, const at::Tensor&, bool,
+                                                                std::string_view)>();
+  return op.call(grad, x, log_weight, sigma, causal, algorithm);
+}
+
+TORCH_LIBRARY_FRAGMENT(contextpool, m) {
+  m.def(
+      "pool1d(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal=False, str algorithm=\"auto\") -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "_pool1d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> "
+      "(Tensor, Tensor, Tensor)",
+      {at::Tag::pt2_compliant_tag});
+}
+
+}  // namespace contextpool

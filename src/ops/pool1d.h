@@ -1,0 +1,20 @@
+// Shared by the registrations of pool1d: the checks, the algorithm names, the typed dispatcher handles.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+
+namespace contextpool {
+
+// Everything SPEC asks of the inputs; throws with the operator, what was expected and what came.
+void check_pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
+                  std::string_view algorithm);
+void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,
+                           const at::Tensor& sigma, std::string_view algorithm);
+
+// Sizes of the result: x's with N replaced by M.
+c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sigma);
+
+}  // namespace contextpool
