@@ -6,10 +6,11 @@
 torch.Size([2, 100, 64])
 """
 
+from ._build import version as __version__
 from ._library import load as _load
 
 _load()
 
 from .ops import pool1d  # noqa: E402  (the operators exist once the library is loaded)
 
-__all__ = ["pool1d"]
+__all__ = ["__version__", "pool1d"]

@@ -1,0 +1,41 @@
+# Every door of the project; `make help` lists them. Each does its own set-up, once. JOBS=n limits parallel compiling.
+.PHONY: help build test bench lint format asan wheel clean
+.DEFAULT_GOAL := help
+READY := .venv/.ready
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+build: build/build.ninja ## the library; then .venv/bin/python can import contextpool
+	cmake --build --preset default $(JOBS:%=-j%)
+
+test: build ## every test, C++ and Python
+	.venv/bin/python scripts/test.py
+
+bench: build ## speed and memory beside plain PyTorch (ARGS=--quick for a short run)
+	.venv/bin/python bench/pool1d.py $(ARGS)
+
+lint: build/build.ninja ## clang-format and clang-tidy; silence is success
+	scripts/lint.sh
+
+format: ## rewrite the C++ files in the house format
+	scripts/lint.sh --fix
+
+asan: build-asan/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers
+	cmake --build --preset asan $(JOBS:%=-j%)
+	ctest --preset asan
+
+wheel: $(READY) ## dist/contextpool-*.whl, for the torch in .venv
+	CXX=$${CXX:-c++} .venv/bin/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+
+clean: ## remove everything built; .venv stays
+	rm -rf build build-asan build-wheel dist
+
+$(READY): requirements.txt scripts/setup.sh
+	scripts/setup.sh
+
+build/build.ninja: $(READY) CMakePresets.json
+	cmake --preset default --fresh
+
+build-asan/build.ninja: $(READY) CMakePresets.json
+	cmake --preset asan --fresh

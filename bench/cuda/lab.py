@@ -1,0 +1,362 @@
+"""The kernel lab: pool1d on the GPU against the formula in float64, and against the clock.
+
+    python3 bench/cuda/lab.py check            every dtype, path and awkward input; exit status 1 on a miss
+    python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
+    python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
+    python3 bench/cuda/lab.py parts            milliseconds of each kernel (PyTorch's profiler)
+
+--library names a libcontextpool_ops.so; without it, the installed package is used.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import statistics
+import sys
+
+import torch
+
+INF = float("inf")
+
+
+# ---------------------------------------------------------------------------------------------- the formula, in float64
+
+
+def formula(x, l, sigma, causal, dy):
+    """y, dx, dl, dsigma of the dense formula in float64, and sum_j p t^2 / sigma^3 per target."""
+    x, l, sigma, dy = (t.double() for t in (x, l, sigma, dy))
+    n, m = x.shape[1], sigma.shape[1]
+    i = torch.arange(n - m, n, device=x.device, dtype=torch.float64)[:, None]
+    j = torch.arange(n, device=x.device, dtype=torch.float64)[None, :]
+    t2 = (i - j) ** 2
+    s = sigma[:, :, None]
+    exists = (t2 == 0) | ((s > 0) & (t2 <= 160 * s * s))
+    if causal:
+        exists = exists & (j <= i)
+    exists = exists & (l[:, None, :] > -INF)
+    score = l[:, None, :] - torch.where(t2 == 0, torch.zeros_like(s), t2 / (2 * s * s))
+    score = score.masked_fill(~exists, -INF)
+    top = score.amax(-1, keepdim=True).clamp(min=-1e300)
+    a = torch.exp(score - top).masked_fill(~exists, 0)
+    z = a.sum(-1, keepdim=True)
+    p = torch.where(z > 0, a / z.clamp(min=1e-300), torch.zeros_like(a))
+    x = x.masked_fill((l == -INF)[:, :, None], 0)
+    y = p @ x
+    q = dy @ x.transpose(1, 2)
+    c = (p * q).sum(-1, keepdim=True)
+    pt = torch.where((t2 == 0) | (p == 0), torch.zeros_like(p), p * t2 / s**3)
+    return y, p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1), pt.sum(-1)
+
+
+def pytorch(x, l, sigma, causal, dy):
+    """The same formula written densely in PyTorch in x's own dtype: the yardstick for half precision."""
+    dead = l == -INF
+    x = x.masked_fill(dead[:, :, None], 0).detach().requires_grad_()
+    l, sigma = (t.detach().clone().requires_grad_() for t in (l, sigma))
+    n, m = x.shape[1], sigma.shape[1]
+    i = torch.arange(n - m, n, device=x.device, dtype=torch.float32)[:, None]
+    j = torch.arange(n, device=x.device, dtype=torch.float32)[None, :]
+    score = l[:, None, :] - (i - j) ** 2 / (2 * sigma[:, :, None].clamp(min=1e-3) ** 2)
+    gone = dead[:, None, :] | ((i - j) ** 2 > 160 * sigma[:, :, None].clamp(min=1e-3) ** 2)
+    if causal:
+        gone = gone | (j > i)
+    score = score.masked_fill(gone, -1e30)
+    y = torch.softmax(score, -1).masked_fill(gone, 0).to(x.dtype) @ x
+    grads = torch.autograd.grad(y, (x, l, sigma), dy)
+    return y.detach(), *grads
+
+
+# ---------------------------------------------------------------------------------------------------------- correctness
+
+
+def sizes(kind, b, m, n, g):
+    u = torch.rand(b, m, generator=g, device="cuda")
+    if kind == "paper":
+        return 0.1 * n * u + 0.3
+    if kind == "log":
+        return 0.5 * 32**u
+    if kind == "all":  # 0 and below, tiny, huge
+        s = torch.exp(torch.empty_like(u).uniform_(-3, math.log(4 * n), generator=g))
+        s[:, ::7] = 0
+        s[:, 3::11] = -1
+        s[:, 5::13] = 1e-30
+        s[:, 2::17] = 1e30
+        return s
+    if kind == "wide":
+        return 0.3 * n * u + 0.05 * n
+    return torch.full_like(u, float(kind))
+
+
+def log_weights(kind, b, n, g):
+    l = torch.randn(b, n, generator=g, device="cuda")
+    if kind == "cluster":  # a few tokens 40 above the rest
+        l = l.clamp(-2, 2) * 0.5
+        l[:, n // 3 : n // 3 + max(1, n // 50)] += 38
+    if kind == "steep":
+        l = 40 * torch.rand(b, n, generator=g, device="cuda")
+    if kind == "masked":
+        l[torch.rand(b, n, generator=g, device="cuda") < 0.3] = -INF
+        l[:, : n // 4] = -INF
+        l[0, n // 2 :] = -INF
+    if kind == "sparse":
+        l[torch.rand(b, n, generator=g, device="cuda") < 0.995] = -INF
+    if kind == "nothing":
+        l[:] = -INF
+    return l
+
+
+def check_case(op, dtype, b, n, m, d, causal, size, weight, algorithm, seed=0, transposed=False):
+    g = torch.Generator("cuda").manual_seed(seed)
+    x = torch.randn(b, n, d, generator=g, device="cuda").to(dtype)
+    l, sigma = log_weights(weight, b, n, g), sizes(size, b, m, n, g)
+    dy = torch.randn(b, m, d, generator=g, device="cuda").to(dtype)
+    if dtype == torch.float64:
+        l, sigma = l.double(), sigma.double()
+    want = formula(x, l, sigma, causal, dy)
+    given = x.clone()
+    given[l == -INF] = float("nan")  # what a masked token holds must not matter
+    if transposed:
+        given = given.transpose(1, 2).contiguous().transpose(1, 2)
+    got = run(op, given, l, sigma, causal, algorithm, dy)
+    again = run(op, given, l, sigma, causal, algorithm, dy)
+    same = all(torch.equal(p, q) for p, q in zip(got, again))
+    half = dtype in (torch.bfloat16, torch.float16)
+    norms = x.masked_fill((l == -INF)[:, :, None], 0).double().norm(dim=-1).max() * dy.double().norm(dim=-1).max()
+    scale = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-6)}.get(dtype, (0, 0))
+    yardstick = pytorch(x, l, sigma, causal, dy) if half else None
+    worst = []
+    for k, name in enumerate(("y", "dx", "dl", "dsigma")):
+        error = (got[k].double() - want[k]).abs().max().item()
+        if half:
+            reference = want[k].masked_fill(~torch.isfinite(yardstick[k].double()), 0)
+            theirs = (yardstick[k].double().nan_to_num() - reference).abs().max().item()
+            ulp = torch.finfo(dtype).eps * want[k].abs().max().item()
+            allowed = 2 * theirs + ulp
+        else:
+            slack = {"y": 0, "dx": 0, "dl": norms.item(), "dsigma": norms.item() * want[4].max().item()}[name]
+            top = x.double().abs().max().item() if name == "y" else want[k].abs().max().item()
+            allowed = scale[0] * top + scale[1] * slack
+        worst.append((error / allowed if allowed > 0 else (0.0 if error == 0 else INF)) if error == error else INF)
+    ok = same and max(worst) <= 1
+    label = f"{str(dtype)[6:]:9} {b},{n},{m},{d} {'causal' if causal else 'both':6} size {size} weight {weight} {algorithm}"
+    if transposed:
+        label += " transposed"
+    print(f"{'ok  ' if ok else 'MISS'} {label:80} error/allowed " +
+          " ".join(f"{w:.3f}" for w in worst) + ("" if same else "  NOT REPEATABLE"), flush=True)
+    return ok
+
+
+def run(op, x, l, sigma, causal, algorithm, dy):
+    x, l, sigma = (t.detach().requires_grad_() for t in (x, l, sigma))
+    y = op(x, l, sigma, causal, algorithm)
+    return y.detach(), *torch.autograd.grad(y, (x, l, sigma), dy)
+
+
+def check(op, quick):
+    bf, hf, f4, f8 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+    cases = []
+    for dtype in (f8, f4, bf, hf):
+        for causal in (False, True):
+            cases += [(dtype, 2, 130, 130, 40, causal, "paper", "normal", "auto"),
+                      (dtype, 2, 77, 50, 24, causal, "all", "masked", "auto"),
+                      (dtype, 1, 100, 100, 7, causal, "all", "cluster", "auto")]
+            if dtype == f8:
+                continue
+            cases += [(dtype, 2, 300, 300, 520, causal, "paper", "masked", "auto"),
+                      (dtype, 1, 64, 64, 1600, causal, "4", "normal", "auto"),
+                      (dtype, 2, 1500, 1500, 64, causal, "paper", "normal", "auto"),
+                      (dtype, 2, 2048, 2048, 72, causal, "log", "normal", "auto"),
+                      (dtype, 2, 2100, 2000, 48, causal, "all", "normal", "auto"),
+                      (dtype, 2, 3000, 3000, 33, causal, "paper", "cluster", "auto"),
+                      (dtype, 2, 2500, 2500, 40, causal, "all", "masked", "auto"),
+                      (dtype, 1, 4096, 4096, 40, causal, "all", "steep", "auto"),
+                      (dtype, 2, 2500, 2500, 40, causal, "all", "sparse", "auto"),
+                      (dtype, 1, 2048, 2048, 16, causal, "wide", "nothing", "auto"),
+                      (dtype, 1, 300, 300, 40, causal, "wide", "normal", "pyramid"),
+                      (dtype, 1, 2048, 1, 40, causal, "wide", "normal", "auto"),
+                      (dtype, 1, 5000, 5000, 64, causal, "wide", "normal", "auto"),
+                      (dtype, 1, 1200, 1200, 64, causal, "wide", "cluster", "window")]
+    if quick:
+        cases = [c for c in cases if c[0] in (bf, f4)][:: 1]
+    ok = [check_case(op, *c) for c in cases]
+    ok.append(check_case(op, bf, 2, 300, 300, 64, False, "paper", "masked", "auto", transposed=True))
+    ok.append(check_nan(op))
+    print(f"{sum(ok)} of {len(ok)} cases within the contract")
+    return all(ok)
+
+
+def check_nan(op):
+    """A NaN in a live token reaches exactly the targets (and channel) that use it; causal, never an earlier one."""
+    ok = True
+    for dtype in (torch.float32, torch.bfloat16):
+        for n in (200, 2048):
+            for causal in (False, True):
+                x = torch.randn(1, n, 64, device="cuda").to(dtype)
+                x[0, n // 2, 3] = float("nan")
+                l, sigma = torch.zeros(1, n, device="cuda"), torch.full((1, n), 2.0, device="cuda")
+                y = op(x, l, sigma, causal, "auto")
+                bad = torch.isnan(y)
+                near = bad[0, n // 2, 3] and (causal or bad[0, n // 2 - 2, 3])
+                far = not bad[0, : n // 2 - 30].any() and not bad[0, n // 2 + 30 :].any() and not bad[0, :, 4:].any()
+                past = not causal or not bad[0, : n // 2].any()
+                ok = ok and bool(near and far and past)
+    print(f"{'ok  ' if ok else 'MISS'} NaN reaches those that use it")
+    return ok
+
+
+# ----------------------------------------------------------------------------------------------------------------- time
+
+SHAPES = [("32,256,512", False, "paper"), ("64,577,768", False, "paper"), ("32,2048,512", False, "paper"),
+          ("16,8192,512", False, "paper"), ("16,8192,512", True, "paper"), ("16,8192,512", False, "log"),
+          ("1,32768,512", False, "paper"), ("1,1048576,512", False, "paper")]
+
+
+def median_ms(fn, least=20, limit=50):
+    for _ in range(3):
+        fn()
+    times = []
+    for _ in range(limit if least else 5):
+        torch.cuda.synchronize()
+        a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        a.record()
+        fn()
+        b.record()
+        torch.cuda.synchronize()
+        times.append(a.elapsed_time(b))
+    return statistics.median(times)
+
+
+def graph_of(fn):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            fn()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fn()
+    return graph
+
+
+def copy_rate():
+    a = torch.randn(1 << 30, device="cuda")
+    b = torch.empty_like(a)
+    return 2 * a.numel() * 4 / median_ms(lambda: b.copy_(a)) / 1e9  # TB/s
+
+
+def problem(shape, size, dtype):
+    b, n, d = map(int, shape.split(","))
+    g = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(b, n, d, generator=g, device="cuda", dtype=torch.float32).to(dtype)
+    l = torch.randn(b, n, generator=g, device="cuda")
+    return x, l, sizes(size, b, n, n, g)
+
+
+def measure(call, x, l, sigma, graph=True):
+    row = {}
+    with torch.no_grad():
+        row["fwd"] = median_ms(lambda: call(x, l, sigma))
+        if graph:
+            g = graph_of(lambda: call(x, l, sigma))
+            row["fwd_graph"] = median_ms(g.replay)
+            del g
+    xs, ls, ss = (t.clone().requires_grad_() for t in (x, l, sigma))
+    dy = torch.randn_like(x)
+
+    def step():
+        torch.autograd.grad(call(xs, ls, ss), (xs, ls, ss), dy)
+
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    row["both"] = median_ms(step)
+    # beyond the results themselves (y, dx, dl, dsigma), in sizes of x
+    results = 2 * x.numel() * x.element_size() + 8 * l.numel()
+    row["extra_x"] = (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
+    if graph:
+        g = graph_of(step)
+        row["both_graph"] = median_ms(g.replay)
+        del g
+    return row
+
+
+def time_all(op, peers_path, shapes, dtype):
+    rate = copy_rate()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate:.2f} TB/s")
+    compiled = None
+    if peers_path:
+        spec = importlib.util.spec_from_file_location("op_peers", peers_path)
+        peers = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(peers)
+        compiled = peers.compiled
+    for shape, causal, size in SHAPES:
+        if shapes and shape not in shapes:
+            continue
+        x, l, sigma = problem(shape, size, dtype)
+        row = dict(shape=shape, causal=causal, size=size, dtype=str(dtype)[6:])
+        row.update(measure(lambda x, l, s: op(x, l, s, causal, "auto"), x, l, sigma))
+        floor = 6 * x.numel() * x.element_size() / rate / 1e9
+        row["floors"] = row["both_graph"] / floor
+        row["tb_s"] = 6 * x.numel() * x.element_size() / row["both_graph"] / 1e9
+        row["ns_token"] = row["both_graph"] * 1e6 / l.numel()
+        if compiled is not None and x.shape[1] <= 32768:
+            theirs = measure(lambda x, l, s: compiled(x, l, s, causal), x, l, sigma, graph=False)
+            row.update(compile_fwd=theirs["fwd"], compile_both=theirs["both"],
+                       times_eager=theirs["both"] / row["both"], times_graph=theirs["both"] / row["both_graph"])
+        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+        del x, l, sigma
+        torch.cuda.empty_cache()
+
+
+def parts(op, shapes, dtype):
+    from torch.profiler import ProfilerActivity, profile
+
+    for shape, causal, size in SHAPES:
+        if shapes and shape not in shapes:
+            continue
+        x, l, sigma = problem(shape, size, dtype)
+        x, l, sigma = (t.requires_grad_() for t in (x, l, sigma))
+        dy = torch.randn_like(x)
+        for _ in range(3):
+            torch.autograd.grad(op(x, l, sigma, causal, "auto"), (x, l, sigma), dy)
+        with profile(activities=[ProfilerActivity.CUDA]) as prof:
+            for _ in range(5):
+                torch.autograd.grad(op(x, l, sigma, causal, "auto"), (x, l, sigma), dy)
+            torch.cuda.synchronize()
+        print(f"-- {shape} {'causal' if causal else 'both ways'} sizes {size}: microseconds a step")
+        for e in sorted(prof.key_averages(), key=lambda e: -e.device_time_total):
+            print(f"{e.device_time_total / 5:9.1f}  x{e.count // 5}  {e.key[:100]}")
+        sys.stdout.flush()
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("what", choices=["check", "time", "parts"])
+    ap.add_argument("--library")
+    ap.add_argument("--peers")
+    ap.add_argument("--shapes", default="", help="B,N,D;B,N,D: only these")
+    ap.add_argument("--dtype", default="bfloat16")
+    ap.add_argument("--algorithm", default="auto")
+    ap.add_argument("--quick", action="store_true")
+    a = ap.parse_args()
+    if a.library:
+        torch.ops.load_library(a.library)
+    else:
+        import contextpool  # noqa: F401
+
+    def op(x, l, s, causal, algorithm):
+        if algorithm == "auto":
+            algorithm = a.algorithm
+        return torch.ops.contextpool.pool1d(x, l, s, causal=causal, algorithm=algorithm)
+
+    shapes = [s for s in a.shapes.split(";") if s]
+    if a.what == "check":
+        sys.exit(0 if check(op, a.quick) else 1)
+    (time_all(op, a.peers, shapes, getattr(torch, a.dtype)) if a.what == "time"
+     else parts(op, shapes, getattr(torch, a.dtype)))
+
+
+if __name__ == "__main__":
+    main()

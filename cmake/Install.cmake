@@ -1,0 +1,30 @@
+# What leaves the build tree: a Python package (when scikit-build-core calls, `make wheel`), or a CMake package
+# (`cmake --install`), which the build tree itself is too.
+set_target_properties(contextpool_ops PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+
+if(SKBUILD)
+  # site-packages/contextpool/lib finds site-packages/torch/lib, wherever that is.
+  set_target_properties(contextpool_ops PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  install(TARGETS contextpool_ops LIBRARY DESTINATION contextpool/lib)
+  foreach(_file IN LISTS CONTEXTPOOL_PYTHON)
+    install(FILES "${PROJECT_SOURCE_DIR}/python/contextpool/${_file}" DESTINATION contextpool)
+  endforeach()
+  install(FILES "${PROJECT_BINARY_DIR}/python/contextpool/_build.py" DESTINATION contextpool)
+  return()
+endif()
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/ContextPool")
+set_target_properties(contextpool_ops PROPERTIES INSTALL_RPATH "${CONTEXTPOOL_TORCH_LIB_DIR}")
+install(TARGETS contextpool_ops EXPORT ContextPool LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/contextpool" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT ContextPool NAMESPACE ContextPool:: FILE ContextPoolTargets.cmake DESTINATION "${_package}")
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/ContextPoolConfig.cmake.in"
+                              "${PROJECT_BINARY_DIR}/ContextPoolConfig.cmake" INSTALL_DESTINATION "${_package}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/ContextPoolConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/ContextPoolConfig.cmake" "${PROJECT_BINARY_DIR}/ContextPoolConfigVersion.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/Torch.cmake" DESTINATION "${_package}")
+
+export(EXPORT ContextPool NAMESPACE ContextPool:: FILE "${PROJECT_BINARY_DIR}/ContextPoolTargets.cmake")
+configure_file("${CMAKE_CURRENT_LIST_DIR}/Torch.cmake" "${PROJECT_BINARY_DIR}/Torch.cmake" COPYONLY)

@@ -1,0 +1,178 @@
+// What the tiled kernels share: the problem as they see it, one record per target, the tree's layout.
+//
+// A target i weighs a source row r (a token, or a node of a block) at position p_r with
+//   a_ir = 2^(e_r - E_i - (u_i (i - p_r))^2),   u_i = sqrt(log2(e) / 2) / sigma_i,   y_i = sum_r a_ir X_r / sum_r a_ir m_r.
+// Tokens: X = x, m = 1, e = l log2(e). Nodes: X and m are the block's moments, e its exponent. E_i is an integer, so
+// that it changes no bit.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/tiles.cuh"
+
+namespace contextpool::cuda {
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kScale = 0.8493218002880191f;  // sqrt(log2(e) / 2)
+
+struct __align__(16) Target {
+  float scale;     // u_i; 0 where only the token itself is a source
+  float exponent;  // E_i
+  int begin, end;  // sources: tokens, or blocks of `level`
+  int position;    // i
+  int level;       // 0: tokens
+  int index;       // m; -1: nobody
+  float sigma;
+};
+static_assert(sizeof(Target) == 32);
+
+// Blocks of 2^k tokens, k = kLeaf .. last; level k starts at block offset[k - kLeaf] of a sequence's `blocks`.
+struct Tree {
+  int last;    // below kLeaf: there is no tree
+  int blocks;  // all levels together, of one sequence
+  int offset[kMaxLevels + 1];
+
+  __host__ __device__ bool exists() const { return last >= kLeaf; }
+  __host__ __device__ int count(int level) const { return offset[level - kLeaf + 1] - offset[level - kLeaf]; }
+
+  // Gradients of blocks: high levels have few rows and many targets, so they are gathered in parts, added later.
+  int part_blocks;  // all levels and parts together, of one sequence
+  int part_offset[kMaxLevels];
+  __host__ __device__ static int parts(int level) {
+    return level <= kSplit ? 1 : level < kSplit + 6 ? 1 << (level - kSplit) : 64;
+  }
+  __host__ __device__ std::int64_t part_block(int batch, int level, int part, int block) const {
+    return static_cast<std::int64_t>(batch) * part_blocks + part_offset[level - kLeaf] + part * count(level) + block;
+  }
+};
+
+// One problem: shapes, inputs, and the tree and order made from them. x and nodes are of the storage type.
+struct Problem {
+  int batch, tokens, targets, channels;
+  bool causal;
+  bool aligned;  // every row starts at 16 bytes and its channels fill whole pieces of 16 bytes
+  const void* x;
+  std::int64_t x_batch_stride, x_token_stride;
+  const float* log_weight;
+  const float* sigma;
+  Tree tree;
+  void* nodes;       // [batch, blocks, 8, channels]
+  float* mass;       // [batch, blocks, 8]
+  float* block_log;  // [batch, blocks]: log2 of the block's weight; -inf: empty
+  float* quad_log;   // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
+  Target* plan;      // [batch, targets]
+  int* order;        // [batch, tiles * kTile]: 1 + target, by level, then position; 0: nobody. Null: as they come
+  int* class_tile;   // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
+  int tiles;         // per sequence, at most
+};
+
+__host__ __device__ inline int class_of_level(int level) { return level == 0 ? 0 : level - kLeaf + 1; }
+__host__ __device__ inline int level_of_class(int c) { return c == 0 ? 0 : c + kLeaf - 1; }
+
+// A causal target takes whole blocks of its level, then one block of each lower level whose bit is set in i + 1, then
+// the tokens left, which begin here.
+__host__ __device__ inline int near_begin(int position) { return (position + 1) >> kLeaf << kLeaf; }
+__host__ __device__ inline bool takes_remainder(int position, int level, int block) {
+  const int ends = (position + 1) >> level;
+  return (ends & 1) != 0 && block == ends - 1;
+}
+
+__device__ inline float to_float(float v) { return v; }
+__device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ inline float to_float(__half v) { return __half2float(v); }
+template <typename T>
+__device__ inline T from_float(float v);
+template <>
+__device__ inline float from_float<float>(float v) { return v; }
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
+template <>
+__device__ inline __half from_float<__half>(float v) { return __float2half_rn(v); }
+
+__device__ inline float power_of_two(float v) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
+  return result;
+}
+__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
+__device__ inline float not_a_number() { return __int_as_float(0x7fc00000); }
+
+// The exponent of a block whose weight has this log2: its moments are then at most about max|x|.
+__device__ inline float block_exponent(float log_weight) { return ceilf(log_weight); }
+
+// Chebyshev nodes of the first kind on [-1, 1], ascending.
+__device__ constexpr float kCheb[kNodes] = {-0.98078528040323044913f, -0.83146961230254523708f, -0.55557023301960222474f,
+                                            -0.19509032201612826785f, 0.19509032201612826785f,  0.55557023301960222474f,
+                                            0.83146961230254523708f,  0.98078528040323044913f};
+
+// L_q(t): 1 at node q, 0 at the others.
+constexpr double lagrange(int q, double t) {
+  constexpr double node[kNodes] = {-0.98078528040323044913, -0.83146961230254523708, -0.55557023301960222474,
+                                   -0.19509032201612826785, 0.19509032201612826785,  0.55557023301960222474,
+                                   0.83146961230254523708,  0.98078528040323044913};
+  double value = 1;
+  for (int m = 0; m < kNodes; ++m) {
+    if (m != q) value *= (t - node[m]) / (node[q] - node[m]);
+  }
+  return value;
+}
+
+// token[j][q]: L_q at token j of a smallest block.
+struct LeafTable {
+  float token[1 << kLeaf][kNodes] = {};
+  constexpr LeafTable() {
+    for (int j = 0; j < 1 << kLeaf; ++j) {
+      for (int q = 0; q < kNodes; ++q) token[j][q] = static_cast<float>(lagrange(q, (2. * j + 1) / (1 << kLeaf) - 1));
+    }
+  }
+};
+
+// Position of node q of a block of 2^level tokens, from the block's first token.
+__device__ inline float node_offset(int level, int q) {
+  const float half = 0.5f * static_cast<float>(1 << level);
+  return half - 0.5f + half * kCheb[q];
+}
+
+__device__ inline void copy16(void* shared, const void* global, bool valid) {
+  const auto s = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;  // 0: fills with zeros, reads nothing
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(s), "l"(global), "r"(bytes));
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;\n" ::); }
+template <int kLeft>
+__device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft)); }
+
+// Rows of kColumns channels from `first` on into shared memory, row r from row_of(r) (null: zeros). `somewhere` is any
+// address in global memory.
+template <typename T, int kRowCount, int kColumns, typename RowOf>
+__device__ inline void load_rows(T* shared, int stride, int first, int channels, bool aligned, const void* somewhere,
+                                 RowOf row_of) {
+  constexpr int kPiece = 16 / sizeof(T), kPieces = kColumns / kPiece, kStep = kThreads / kPieces;
+  static_assert(kThreads % kPieces == 0 && kRowCount % kStep == 0);
+  const int c = static_cast<int>(threadIdx.x) % kPieces * kPiece, d = first + c;
+  if (aligned) {
+#pragma unroll
+    for (int k = 0; k < kRowCount / kStep; ++k) {
+      const int r = static_cast<int>(threadIdx.x) / kPieces + k * kStep;
+      const T* row = row_of(r);
+      const bool valid = row != nullptr && d < channels;
+      copy16(shared + r * stride + c, valid ? row + d : somewhere, valid);
+    }
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < kRowCount / kStep; ++k) {
+      const int r = static_cast<int>(threadIdx.x) / kPieces + k * kStep;
+      const T* row = row_of(r);
+      for (int e = 0; e < kPiece; ++e) {
+        shared[r * stride + c + e] = row != nullptr && d + e < channels ? row[d + e] : from_float<T>(0.f);
+      }
+    }
+  }
+}
+
+}  // namespace contextpool::cuda

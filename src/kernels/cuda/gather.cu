@@ -1,0 +1,410 @@
+// The transpose of the forward sum, owned by source rows: 64 rows at a time gather from the targets whose sources
+// include them (32 at a time, weights on the fly, matrix units). No atomics: the same bits every run.
+#include "kernels/cuda/backward.h"
+#include "kernels/cuda/product.cuh"
+
+namespace contextpool::cuda {
+namespace {
+
+__device__ const LeafTable kLeafTable = LeafTable();
+
+constexpr int kRing = 4;  // stages of targets: they arrive two stages before the rows that they name
+static_assert(kStages == 3);
+
+template <typename T>
+struct GatherShared {
+  T a[2][kTile * Product<T>::kA];
+  T b[kStages][kRows * Product<T>::kB];  // at the end of the tokens, the first two as one: 64 rows of x, then of dx
+  Weighted targets[kRing][kRows];
+  float leaf[kTile][kNodes];
+  float share[kTile][17];
+  float mass[kRows / kSlot][kTile];
+  int list[kThreads];
+  int warp_count[kThreads / 32];
+};
+
+// The first or (low) second of two numbers of the storage type that add up to the value.
+template <typename T>
+__device__ T half_of(float value, bool low, bool none) {
+  const T high = from_float<T>(value);
+  return none ? from_float<T>(0.f) : low ? from_float<T>(value - to_float(high)) : high;
+}
+template <>
+__device__ float half_of<float>(float value, bool low, bool none) { return low || none ? 0.f : value; }
+
+// How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
+enum class Use { own, remainder, near };
+
+struct Row {  // one of the 64; position base + offset
+  int unit;  // token, or block
+  int base;
+  float offset, exponent;
+  bool live;
+};
+
+template <typename T>
+struct Gather {
+  const Problem& in;
+  const Backward& out;
+  GatherShared<T>& shared;
+  int batch, level, first_unit, end_unit;  // tokens (level 0) or blocks
+  Row row;
+  int part, parts;  // of the targets that cover the rows
+
+  __device__ bool covers(Use use, int half) const {
+    const int4 bound = out.bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + half];
+    if (use == Use::own) return bound.x < end_unit && bound.y > first_unit;
+    return bound.z <= bound.w && ((bound.z + 1) >> level) <= end_unit && ((bound.w + 1) >> level) > first_unit;
+  }
+
+  // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
+  template <bool kCareful>
+  __device__ void add(Use use, int begin, int end, Product<T>& product, float& mass) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int from = 0, to = 0x7fffffff, seen = 0;  // this part's share of the groups that cover the rows
+    if (parts > 1) {
+      int mine = 0;
+      for (int k = begin + threadIdx.x; k < end; k += kThreads) mine += covers(use, k) ? 1 : 0;
+      mine = __reduce_add_sync(0xffffffffu, mine);
+      __syncthreads();
+      if (lane == 0) shared.warp_count[warp] = mine;
+      __syncthreads();
+      int total = 0;
+      for (int w = 0; w < kThreads / 32; ++w) total += shared.warp_count[w];
+      from = static_cast<int>(static_cast<std::int64_t>(total) * part / parts);
+      to = static_cast<int>(static_cast<std::int64_t>(total) * (part + 1) / parts);
+    }
+#pragma unroll 1
+    for (int base = begin; base < end && seen < to; base += kThreads) {
+      const int candidate = base + threadIdx.x;
+      const bool covered = candidate < end && (use == Use::near || covers(use, candidate));
+      const unsigned votes = __ballot_sync(0xffffffffu, covered);
+      __syncthreads();
+      if (lane == 0) shared.warp_count[warp] = __popc(votes);
+      __syncthreads();
+      int before = 0, count = 0;
+      for (int w = 0; w < kThreads / 32; ++w) {
+        before += w < warp ? shared.warp_count[w] : 0;
+        count += shared.warp_count[w];
+      }
+      const int first = max(0, from - seen), last = min(count, to - seen);
+      const int at = before + __popc(votes & ((1u << lane) - 1)) - first;
+      if (covered && at >= 0 && at < last - first) shared.list[at] = candidate;
+      seen += count;
+      __syncthreads();
+      if (first < last) process<kCareful>(use, last - first, product, mass);
+    }
+  }
+
+  template <bool kCareful>
+  __device__ void process(Use use, int count, Product<T>& product, float& mass) {
+    for (int n = 0; n < kRing; ++n) fetch_targets(use, n, count);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    fetch_rows(0, count);
+    fetch_rows(1, count);
+    weigh(use, 0, mass);
+#pragma unroll 1
+    for (int n = 0; n < count; ++n) {
+      copy_wait<1>();  // rows n and targets n + 2 are here
+      __syncthreads();
+      fetch_targets(use, n + kRing, count);
+      fetch_rows(n + 2, count);
+      if (n + 1 < count) weigh(use, n + 1, mass);
+      if constexpr (kCareful) {
+        careful_step(product, shared.a[n & 1], shared.b[n % kStages]);
+      } else {
+        product.step(shared.a[n & 1], shared.b[n % kStages]);
+      }
+    }
+    copy_wait<0>();
+  }
+
+  __device__ std::int64_t sequence() const { return static_cast<std::int64_t>(batch) * in.targets; }
+
+  __device__ void fetch_targets(Use use, int n, int count) {
+    if (n < count && threadIdx.x < kRows * 2) {
+      const int group = shared.list[n], k = threadIdx.x / 2;
+      const Weighted* from = out.tiled + (static_cast<std::int64_t>(batch) * in.tiles * 2 + group) * kRows;
+      bool here = true;
+      if (use == Use::near) {
+        here = group * kRows + k < in.targets;
+        from = out.natural + sequence() + (here ? group * kRows : -k);
+      }
+      auto* to = reinterpret_cast<unsigned char*>(&shared.targets[n % kRing][k]) + threadIdx.x % 2 * 16;
+      copy16(to, reinterpret_cast<const unsigned char*>(from + k) + threadIdx.x % 2 * 16, here);
+    }
+  }
+
+  __device__ void fetch_rows(int n, int count) {
+    if (n < count) {
+      const Weighted* targets = shared.targets[n % kRing];
+      load_rows<T, kRows, Product<T>::kColumns>(
+          shared.b[n % kStages], Product<T>::kB, blockIdx.y * Product<T>::kColumns, in.channels, in.aligned, in.x,
+          [&](int r) -> const T* {
+            const int m = targets[r].inverse == 0 ? -1 : targets[r].index;  // all zero where there is no target
+            return m < 0 ? nullptr : static_cast<const T*>(out.dy) + (sequence() + m) * in.channels;
+          });
+    }
+    copy_commit();
+  }
+
+  __device__ void weigh(Use use, int n, float& mass) {
+    const int slot = threadIdx.x >> 6;
+    const Weighted* targets = shared.targets[n % kRing] + slot * kSlot;
+    __align__(16) T weight[kSlot];
+#pragma unroll
+    for (int k = 0; k < kSlot; ++k) {
+      const Weighted t = targets[k];
+      bool uses = row.live && t.index >= 0 && t.inverse != 0;
+      if (use == Use::own) uses = uses && row.unit >= t.begin && row.unit < t.end;
+      if (use == Use::remainder) uses = uses && takes_remainder(t.position, level, row.unit);
+      if (use == Use::near) uses = uses && row.unit >= near_begin(t.position) && row.unit <= t.position;
+      const float d = t.scale * (static_cast<float>(t.position - row.base) - row.offset);
+      weight[k] = from_float<T>(uses ? power_of_two(row.exponent - t.exponent - d * d) * t.inverse : 0.f);
+      const float w = to_float(weight[k]);
+      if (w != 0) mass += w * t.c;
+    }
+    T* a = shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot;
+#pragma unroll
+    for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {
+      reinterpret_cast<uint4*>(a)[k] = reinterpret_cast<const uint4*>(weight)[k];
+    }
+  }
+
+  template <bool kCareful>
+  __device__ float all(Product<T>& product) {
+    float mass = 0;
+    int own_begin = 0, own_end = in.tiles, end = in.tiles;
+    if (in.order != nullptr) {
+      const int* starts = in.class_tile + batch * (kClasses + 1);
+      own_begin = starts[class_of_level(level)];
+      own_end = starts[class_of_level(level) + 1];
+      end = starts[kClasses];
+    }
+    const bool near = level == 0 && out.natural != nullptr;
+    const int shift = in.tokens - in.targets;  // target m is at position shift + m
+    const int uses = near || (level > 0 && in.causal) ? 2 : 1;
+#pragma unroll 1
+    for (int k = 0; k < uses; ++k) {
+      const Use use = k == 0 ? Use::own : near ? Use::near : Use::remainder;
+      int from = 2 * own_begin, to = 2 * own_end;
+      if (use == Use::remainder) {
+        from = 2 * own_end;
+        to = 2 * end;
+      } else if (use == Use::near) {  // those in this block of 64
+        from = max(0, first_unit - shift) / kRows;
+        to = (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows;
+      }
+      add<kCareful>(use, from, to, product, mass);
+    }
+    return mass;
+  }
+
+  // Not inlined, and given copies: it must not cost the ordinary path registers.
+  __device__ static __noinline__ float all_carefully(Gather gather, Product<T>* product) {
+    *product = Product<T>();
+    return gather.template all<true>(*product);
+  }
+
+  // Everything of the 64 rows; this thread's share of its row's mass is left in shared.mass.
+  __device__ void run(Product<T>& product) {
+    float mass = all<false>(product);
+    if (__syncthreads_or(!all_finite(product))) {
+      Product<T> again;
+      mass = all_carefully(*this, &again);
+      product = again;
+    }
+    shared.mass[threadIdx.x >> 6][threadIdx.x & 63] = mass;
+    __syncthreads();
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 2) gather_blocks_kernel(const __grid_constant__ Problem in,
+                                                                         const __grid_constant__ Backward out) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
+  const int batch = blockIdx.x % in.batch;
+  int group = blockIdx.x / in.batch, level = in.tree.last, blocks = 0, parts = 1;
+  for (;; --level) {  // 8 blocks a group, in so many parts, level after level, the longest sums first
+    blocks = in.tree.count(level);
+    parts = in.tree.parts(level);
+    if (group < (blocks + 7) / 8 * parts) break;
+    group -= (blocks + 7) / 8 * parts;
+  }
+  const int part = group % parts;
+  group /= parts;
+  const std::int64_t start = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
+  const int r = threadIdx.x & 63, block = group * 8 + r / kNodes;
+  Row row{block, block << level, node_offset(level, r % kNodes), 0, false};
+  if (block < blocks) {
+    const float log_weight = in.block_log[start + block];
+    row.live = log_weight != minus_infinity();
+    row.exponent = block_exponent(log_weight);
+  }
+  Product<T> product;
+  Gather<T> gather{in, out, shared, batch, level, group * 8, min(blocks, group * 8 + 8), row, part, parts};
+  gather.run(product);
+  const std::int64_t node = in.tree.part_block(batch, level, part, group * 8) * kNodes;
+  const int rows = min(8, blocks - group * 8) * kNodes, column = blockIdx.y * Product<T>::kColumns;
+  product.each([&](int k, int c, float& v0, float& v1) {
+    if (k >= rows) return;
+    float* to = out.gradient + (node + k) * in.channels + column + c;
+    if (in.aligned && column + c < in.channels) {
+      *reinterpret_cast<float2*>(to) = make_float2(v0, v1);
+    } else {
+      if (column + c < in.channels) to[0] = v0;
+      if (column + c + 1 < in.channels) to[1] = v1;
+    }
+  });
+  if (blockIdx.y == 0 && static_cast<int>(threadIdx.x) < rows) {
+    float total = 0;
+    for (int k = 0; k < kRows / kSlot; ++k) total += shared.mass[k][threadIdx.x];
+    out.mass_gradient[node + threadIdx.x] = total;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid_constant__ Problem in,
+                                                                         const __grid_constant__ Backward out) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
+  const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
+  const int j = j0 + (threadIdx.x & 63);
+  const float* logs = in.log_weight + static_cast<std::int64_t>(batch) * in.tokens;
+  const float log_weight = j < in.tokens ? logs[j] * kLog2e : minus_infinity();
+  Product<T> product;
+  Gather<T> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile),
+                   Row{j, j, 0, log_weight, log_weight != minus_infinity()}, 0, 1};
+  gather.run(product);
+
+  constexpr int kColumns = Product<T>::kColumns, kStride = Product<T>::kB;
+  constexpr int kPiece = 16 / sizeof(T), kPieces = kColumns / kPiece;
+  const int column = blockIdx.y * kColumns;
+  const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + group;
+  const std::int64_t leaf = in.tree.exists() ? in.tree.part_block(batch, kLeaf, 0, group) : 0;
+  const bool tree = in.tree.exists() && in.block_log[block] != minus_infinity();
+  if (tree) {
+    // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l: slots
+    // of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
+    const int r = threadIdx.x & 63, slot = threadIdx.x >> 6;
+    const float w = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - block_exponent(in.block_log[block]));
+#pragma unroll
+    for (int q = 0; q < kNodes; ++q) {
+      const float value = w * kLeafTable.token[r][q];
+      if (slot == 0) shared.leaf[r][q] = value;
+      shared.a[0][r * Product<T>::kA + slot * kSlot + q] = half_of<T>(value, slot == 1, slot == 3);
+    }
+    for (int p = threadIdx.x; p < kRows * kColumns; p += kThreads) {
+      const int k = p / kColumns, d = column + p % kColumns;
+      const float value =
+          k < 3 * kSlot && d < in.channels ? out.gradient[(leaf * kNodes + k % kNodes) * in.channels + d] : 0.f;
+      shared.b[0][k * kStride + p % kColumns] = half_of<T>(value, k / kSlot == 2, k / kSlot == 3);
+    }
+    __syncthreads();
+    product.step(shared.a[0], shared.b[0]);
+    __syncthreads();
+  }
+  T* rows = shared.b[0];
+  load_rows<T, kTile, kColumns>(rows, kStride, column, in.channels, in.aligned, in.x, [&](int r) -> const T* {
+    if (j0 + r >= in.tokens || logs[j0 + r] == minus_infinity()) return nullptr;
+    return static_cast<const T*>(in.x) + batch * in.x_batch_stride + (j0 + r) * in.x_token_stride;
+  });
+  copy_commit();
+  for (int k = threadIdx.x; k < kTile * 17; k += kThreads) shared.share[0][k] = 0;
+  copy_wait<0>();
+  __syncthreads();
+  product.each([&](int r, int c, float& v0, float& v1) {
+    T* to = rows + r * kStride + c;
+    const bool live = j0 + r < in.tokens && logs[j0 + r] != minus_infinity();
+    if (live) {
+      float dot = column + c < in.channels ? v0 * to_float(to[0]) : 0.f;
+      dot += column + c + 1 < in.channels ? v1 * to_float(to[1]) : 0.f;
+      shared.share[r][Product<T>::share()] += dot;
+    }
+    to[0] = from_float<T>(live ? v0 : 0.f);
+    to[1] = from_float<T>(live ? v1 : 0.f);
+  });
+  __syncthreads();
+  T* dx = static_cast<T*>(out.dx) + static_cast<std::int64_t>(batch) * in.tokens * in.channels;
+  for (int p = threadIdx.x; p < kTile * kPieces; p += kThreads) {
+    const int r = p / kPieces, c = p % kPieces * kPiece, d = column + c;
+    if (j0 + r >= in.tokens || d >= in.channels) continue;
+    T* to = dx + static_cast<std::int64_t>(j0 + r) * in.channels + d;
+    const T* from = rows + r * kStride + c;
+    if (in.aligned) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int k = 0; k < kPiece && d + k < in.channels; ++k) to[k] = from[k];
+    }
+  }
+  if (threadIdx.x >= kTile || j >= in.tokens) return;
+  float dl = 0;
+  if (log_weight != minus_infinity()) {
+    for (int k = 0; k < 16; ++k) dl += shared.share[threadIdx.x][k];
+    if (blockIdx.y == 0) {
+      for (int k = 0; k < kRows / kSlot; ++k) dl -= shared.mass[k][threadIdx.x];
+      for (int q = 0; tree && q < kNodes; ++q) {
+        dl -= shared.leaf[threadIdx.x][q] * out.mass_gradient[leaf * kNodes + q];
+      }
+    }
+  }
+  const std::int64_t token = static_cast<std::int64_t>(batch) * in.tokens + j;
+  if (out.partial == nullptr) {
+    out.dlog_weight[token] = dl;
+  } else {
+    out.partial[static_cast<std::int64_t>(blockIdx.y) * in.batch * in.tokens + token] = dl;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int count, std::int64_t size, float* out) {
+  const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k >= size) return;
+  float sum = 0;
+  for (int c = 0; c < count; ++c) sum += partial[c * size + k];
+  out[k] = sum;
+}
+
+template <typename T>
+int columns(const Problem& in) { return (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns; }
+
+}  // namespace
+
+template <typename T>
+cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t stream) {
+  int groups = 0;
+  for (int k = kLeaf; k <= in.tree.last; ++k) {
+    groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
+  }
+  constexpr int kBytes = sizeof(GatherShared<T>);
+  const auto error = cudaFuncSetAttribute(gather_blocks_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  gather_blocks_kernel<T><<<dim3(groups * in.batch, columns<T>(in)), kThreads, kBytes, stream>>>(in, out);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(GatherShared<T>);
+  const auto error = cudaFuncSetAttribute(gather_tokens_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns<T>(in));
+  gather_tokens_kernel<T><<<grid, kThreads, kBytes, stream>>>(in, out);
+  if (out.partial != nullptr) {
+    const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
+    sum_kernel<<<static_cast<unsigned>((size + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+        out.partial, columns<T>(in), size, out.dlog_weight);
+  }
+  return cudaGetLastError();
+}
+
+template cudaError_t gather_blocks<float>(const Problem&, const Backward&, cudaStream_t);
+template cudaError_t gather_blocks<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);
+template cudaError_t gather_blocks<__half>(const Problem&, const Backward&, cudaStream_t);
+template cudaError_t gather_tokens<float>(const Problem&, const Backward&, cudaStream_t);
+template cudaError_t gather_tokens<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);
+template cudaError_t gather_tokens<__half>(const Problem&, const Backward&, cudaStream_t);
+
+}  // namespace contextpool::cuda

@@ -1,0 +1,352 @@
+// Which sources matter to a target: those whose weight is not below 2^-cut of a lower bound of the target's sum.
+//
+// Blocks of the tree give the bounds. With W_b the weight of block b, and t_near, t_far its distances from the target,
+//   W_b 2^-(u t_far)^2  <=  its share of the sum  <=  W_b 2^-(u t_near)^2,
+// so no maximum over the sequence is needed and nothing after a causal target is looked at. The level is the highest at
+// which every block that matters may be interpolated with 8 nodes within the tolerance.
+#include "kernels/cuda/plan.h"
+
+namespace contextpool::cuda {
+namespace {
+
+constexpr int kLanes = 8;  // threads that plan one target together
+
+struct Lanes {
+  unsigned mask;
+  int lane;
+
+  __device__ Lanes() : mask(0xffu << (threadIdx.x & 24)), lane(threadIdx.x & 7) {}
+  __device__ float max(float v) const {
+    for (int k = 4; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(mask, v, k));
+    return v;
+  }
+  __device__ int max(int v) const {
+    for (int k = 4; k > 0; k /= 2) v = ::max(v, __shfl_xor_sync(mask, v, k));
+    return v;
+  }
+  __device__ bool any(bool v) const { return __any_sync(mask, v); }
+};
+
+__device__ float square(float v) { return v * v; }
+
+// log2 of the relative error of interpolating exp(-t^2 / 2 sigma^2) over a block with 8 nodes, q = t_far length / sigma^2.
+__device__ float interpolation_error(float q) {
+  return q < 2 ? -22.f : fminf(-22.f + 6.f * (q - 2.f), -16.f + 4.5f * (q - 3.f));
+}
+
+struct Planner {
+  const Problem& in;
+  const Precision& precision;
+  int batch, position, low, high;  // the support: tokens low .. high
+  Target& target;
+  Lanes lanes;
+
+  __device__ const float* token_logs() const { return in.log_weight + static_cast<std::int64_t>(batch) * in.tokens; }
+  __device__ const float* block_logs(int level) const {
+    return in.block_log + static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
+  }
+  __device__ float near_distance(int first, int last) const {
+    return static_cast<float>(position < first ? first - position : position > last ? position - last : 0);
+  }
+  __device__ float far_distance(int first, int last) const {
+    return static_cast<float>(max(abs(position - first), abs(position - last)));
+  }
+
+  // The tokens in [begin, end) that matter, by bounds over 32 of them at a time; narrow windows one by one.
+  __device__ void by_tokens(int begin, int end) {
+    const float* l = token_logs();
+    const float* quads = in.quad_log + static_cast<std::int64_t>(batch) * ((in.tokens + kRows - 1) / kRows);
+    target.level = 0;
+    target.exponent = 0;
+    target.begin = target.end = begin;
+    if (begin >= end) return;
+    const int first = begin / kRows, last = (end - 1) / kRows;
+    const bool own = position >= begin && position < end;
+    float least = own ? l[position] * kLog2e : minus_infinity(), most = minus_infinity();
+    bool bad = false;
+    float tail = minus_infinity();  // of the last 32 tokens, which may go on after a causal target
+    for (int j = max(begin, last * kRows) + lanes.lane; j < end; j += kLanes) {
+      tail = fmaxf(tail, l[j] * kLog2e);
+      bad = bad || !(l[j] < __int_as_float(0x7f800000));
+    }
+    tail = lanes.max(tail);
+    for (int q = first + lanes.lane; q < last; q += kLanes) {
+      bad = bad || isnan(quads[q]);
+      const int t0 = q * kRows, t1 = t0 + kRows - 1;
+      if (t0 >= begin) least = fmaxf(least, quads[q] - square(target.scale * far_distance(t0, t1)));
+    }
+    least = lanes.max(least);
+    if (lanes.any(bad)) {
+      by_single_tokens(begin, end);
+      return;
+    }
+    // A window cut inside its first and last 32 tokens may have nothing else: then all are looked at.
+    const float threshold = least - precision.cut - log2f(static_cast<float>(end - begin));
+    int kept_first = last + 1, kept_last = first - 1;
+    for (int q = first + lanes.lane; q <= last; q += kLanes) {
+      const float top = q == last ? tail : quads[q];
+      const float near = near_distance(max(begin, q * kRows), min(end, q * kRows + kRows) - 1);
+      const float bound = top - square(target.scale * near);
+      if (!(top > minus_infinity()) || bound < threshold) continue;
+      kept_first = min(kept_first, q);
+      kept_last = max(kept_last, q);
+      most = fmaxf(most, bound);
+    }
+    kept_first = -lanes.max(-kept_first);
+    kept_last = lanes.max(kept_last);
+    if (kept_last < kept_first) return;
+    begin = max(begin, kept_first * kRows);
+    end = min(end, kept_last * kRows + kRows);
+    if (precision.narrow || target.sigma < static_cast<float>(kRows) / 2 || !(least > minus_infinity())) {
+      by_single_tokens(begin, end);
+      return;
+    }
+    target.begin = begin;
+    target.end = end;
+    target.exponent = ceilf(lanes.max(most));
+  }
+
+  __device__ void by_single_tokens(int begin, int end) {
+    const float* l = token_logs();
+    float best = minus_infinity();
+    bool bad = false;
+    for (int j = begin + lanes.lane; j < end; j += kLanes) {
+      const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
+      bad = bad || !(v < __int_as_float(0x7f800000));
+      best = fmaxf(best, v);
+    }
+    best = lanes.max(best);
+    if (lanes.any(bad)) {  // a NaN or +inf among the weights: every sum over it is NaN
+      target.begin = begin;
+      target.end = end;
+      return;
+    }
+    int first = end, last = begin - 1;
+    if (best > minus_infinity()) {
+      target.exponent = ceilf(best);
+      const float least = best - precision.cut - log2f(static_cast<float>(end - begin));
+      for (int j = begin + lanes.lane; j < end; j += kLanes) {
+        const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
+        if (v >= least) {
+          first = min(first, j);
+          last = max(last, j);
+        }
+      }
+    }
+    target.begin = -lanes.max(-first);
+    target.end = lanes.max(last) + 1;
+    if (target.end <= target.begin) target.begin = target.end = begin;
+  }
+
+  // Tries blocks of 2^level tokens. True: the plan is made. False: try smaller blocks, between tokens begin and end.
+  __device__ bool by_blocks(int level, int& begin, int& end) {
+    const float* logs = block_logs(level);
+    const int length = 1 << level, first = low >> level;
+    const int last = in.causal ? ((position + 1) >> level) - 1 : high >> level;
+    const bool cut_left = low > first << level;
+    const bool cut_right = !in.causal && high < in.tokens - 1 && ((high + 1) & (length - 1)) != 0;
+    const float own = token_logs()[position] * kLog2e;
+    float least = own, most = own;
+    bool bad = !(own < __int_as_float(0x7f800000));
+    for (int b = first + lanes.lane; b <= last; b += kLanes) {
+      bad = bad || isnan(logs[b]);
+      if ((b == first && cut_left) || (b == last && cut_right)) continue;
+      least = fmaxf(least, logs[b] - square(target.scale * far_distance(b << level, ((b + 1) << level) - 1)));
+    }
+    if (in.causal) {
+      for (int m = level - 1 - lanes.lane; m >= kLeaf; m -= kLanes) {
+        const int b = ((position + 1) >> m) - 1;
+        if (!takes_remainder(position, m, b)) continue;
+        const float log_weight = block_logs(m)[b];
+        bad = bad || isnan(log_weight);
+        least = fmaxf(least, log_weight - square(target.scale * far_distance(b << m, ((b + 1) << m) - 1)));
+        most = fmaxf(most, ceilf(log_weight) - square(target.scale * near_distance(b << m, ((b + 1) << m) - 1)));
+      }
+      for (int j = near_begin(position) + lanes.lane; j <= position; j += kLanes) {
+        const float v = token_logs()[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
+        bad = bad || !(v < __int_as_float(0x7f800000));
+        least = fmaxf(least, v);
+        most = fmaxf(most, v);
+      }
+    }
+    least = lanes.max(least);
+    bad = lanes.any(bad);
+    if (!bad && !(least > minus_infinity())) {  // whatever is alive lies in the blocks cut by the support
+      const bool left = cut_left && first <= last && logs[first] > minus_infinity();
+      const bool right = cut_right && first <= last && logs[last] > minus_infinity();
+      begin = left ? low : right ? max(low, last << level) : low;
+      end = right || (left && in.causal) ? high + 1 : left ? min(high + 1, (first + 1) << level) : low;
+      by_tokens(begin, end);
+      return true;
+    }
+    const float threshold = least - precision.cut - log2f(static_cast<float>(max(1, last - first + 1)));
+    const float over = static_cast<float>(length) * square(1.f / target.sigma);
+    int kept_first = last + 1, kept_last = first - 1;
+    bool exact = true;
+    for (int b = first + lanes.lane; b <= last; b += kLanes) {
+      const int t0 = b << level, t1 = ((b + 1) << level) - 1;
+      const float decay = square(target.scale * near_distance(t0, t1)), bound = logs[b] - decay;
+      if (bound < threshold && !bad) continue;
+      kept_first = min(kept_first, b);
+      kept_last = max(kept_last, b);
+      most = fmaxf(most, ceilf(logs[b]) - decay);
+      exact = exact && bound + interpolation_error(far_distance(t0, t1) * over) <= least + precision.tolerance;
+    }
+    kept_first = -lanes.max(-kept_first);
+    kept_last = lanes.max(kept_last);
+    most = lanes.max(most);
+    const bool none = kept_last < kept_first;
+    const bool edge = !none && ((cut_left && kept_first == first) || (cut_right && kept_last == last));
+    // In a causal plan the blocks of lower levels and the last tokens come after the kept ones, whatever was kept.
+    begin = none ? (in.causal ? max(low, (last + 1) << level) : low) : max(low, kept_first << level);
+    end = in.causal ? position + 1 : none ? low : min(high + 1, (kept_last + 1) << level);
+    if (edge && !bad) {  // the support's edge falls into a block that matters
+      by_tokens(begin, end);
+      return true;
+    }
+    if (lanes.any(!exact) && !bad && static_cast<float>(length) * 8 > target.sigma) return false;
+    target.level = level;
+    target.begin = none ? last + 1 : kept_first;
+    target.end = none ? last + 1 : kept_last + 1;
+    target.exponent = bad ? not_a_number() : ceilf(most);
+    return true;
+  }
+
+  __device__ void run() {
+    int begin = low, end = high + 1;
+    if (in.tree.exists() && high > low) {
+      const float longest = precision.reach * target.sigma;
+      int level = longest < static_cast<float>(1 << kLeaf) ? 0
+                  : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
+                                                                     : ilogbf(longest);
+      for (; level >= kLeaf; --level) {
+        if (by_blocks(level, begin, end)) return;
+      }
+    }
+    by_tokens(begin, end);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) quad_kernel(Problem in, int quads) {
+  const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  if (g >= static_cast<std::int64_t>(in.batch) * quads) return;
+  const int b = static_cast<int>(g / quads), j = static_cast<int>(g % quads) * kRows + threadIdx.x % 32;
+  float v = j < in.tokens ? in.log_weight[static_cast<std::int64_t>(b) * in.tokens + j] * kLog2e : minus_infinity();
+  const bool bad = __any_sync(0xffffffffu, !(v < __int_as_float(0x7f800000)));
+  for (int k = 16; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, k));
+  if (threadIdx.x % 32 == 0) in.quad_log[g] = bad ? not_a_number() : v;
+}
+
+__global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts, int chunks) {
+  const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
+  if (g >= static_cast<std::int64_t>(in.batch) * in.targets) return;
+  const int b = static_cast<int>(g / in.targets), m = static_cast<int>(g % in.targets);
+  const int i = in.tokens - in.targets + m;
+  const float sigma = in.sigma[g];
+  Target target{0, 0, i, i + 1, i, 0, m, sigma};
+  if (isnan(sigma)) {
+    target.exponent = sigma;
+  } else {
+    // The largest whole r with r^2 <= 160 sigma^2, as the formula has it.
+    const double square = 160. * sigma * sigma;
+    double r = sigma > 0 ? fmin(floor(sqrt(square)), static_cast<double>(in.tokens)) : 0;
+    if (r * r > square && r > 0) r -= 1;
+    const int reach = static_cast<int>(r);
+    target.scale = reach > 0 ? kScale / sigma : 0;
+    const int high = in.causal ? i : min(in.tokens - 1, i + reach);
+    Planner{in, precision, b, i, max(0, i - reach), high, target, Lanes()}.run();
+  }
+  if ((threadIdx.x & 7) == 0) {
+    in.plan[g] = target;
+    if (in.order != nullptr) {
+      atomicAdd(counts + (static_cast<std::int64_t>(b) * chunks + m / kSortChunk) * kClasses +
+                    class_of_level(target.level), 1);
+    }
+  }
+}
+
+// A class of no more targets than this is sparse: a window (some 10 blocks) sees few of them, so they are tiled by
+// kSparseTile, lest a tile have 64 separate windows to go through.
+__host__ __device__ int sparse_limit(int c, int targets) {
+  const int level = c == 0 ? kLeaf - 1 : level_of_class(c);
+  const std::int64_t limit = (static_cast<std::int64_t>(targets) * 16 / 10) >> level;
+  return static_cast<int>(limit < targets / 32 ? limit : targets / 32);
+}
+
+// Stable counting sort of a sequence's targets by class; each class starts on a tile of its own.
+__global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int* counts, int chunks) {
+  __shared__ int start[kClasses], warp_count[kSortChunk / 32][kClasses];
+  __shared__ int total[kClasses], first_tile[kClasses], full[kClasses];
+  const int b = blockIdx.x / chunks, chunk = blockIdx.x % chunks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < kClasses) {
+    int all = 0, before = 0;
+    for (int c = lane; c < chunks; c += 32) {
+      const int n = counts[(static_cast<std::int64_t>(b) * chunks + c) * kClasses + warp];
+      all += n;
+      before += c < chunk ? n : 0;
+    }
+    all = __reduce_add_sync(0xffffffffu, all);
+    before = __reduce_add_sync(0xffffffffu, before);
+    if (lane == 0) {
+      total[warp] = all;
+      start[warp] = before;
+    }
+    warp_count[lane][warp] = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int tile = 0;
+    for (int c = 0; c < kClasses; ++c) {
+      if (chunk == 0) in.class_tile[b * (kClasses + 1) + c] = tile;
+      first_tile[c] = tile;
+      full[c] = total[c] <= sparse_limit(c, in.targets) ? kSparseTile : kTile;
+      tile += (total[c] + full[c] - 1) / full[c];
+    }
+    if (chunk == 0) in.class_tile[b * (kClasses + 1) + kClasses] = tile;
+  }
+  const int m = chunk * kSortChunk + threadIdx.x;
+  const bool here = m < in.targets;
+  const int c = here ? class_of_level(in.plan[static_cast<std::int64_t>(b) * in.targets + m].level) : -1;
+  const unsigned same = __match_any_sync(0xffffffffu, c);
+  const int rank = __popc(same & ((1u << lane) - 1));
+  if (here && rank == 0) warp_count[warp][c] = __popc(same);
+  __syncthreads();
+  if (threadIdx.x < kClasses) {
+    int sum = start[threadIdx.x];
+    for (int w = 0; w < kSortChunk / 32; ++w) {
+      const int n = warp_count[w][threadIdx.x];
+      warp_count[w][threadIdx.x] = sum;
+      sum += n;
+    }
+  }
+  __syncthreads();
+  if (!here) return;
+  const int at = warp_count[warp][c] + rank;
+  const std::int64_t tile = static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / full[c];
+  in.order[tile * kTile + at % full[c]] = m + 1;
+}
+
+}  // namespace
+
+int sort_chunks(int targets) { return (targets + kSortChunk - 1) / kSortChunk; }
+
+int max_sorted_tiles(int targets, const Tree& tree) {
+  const int classes = class_of_level(tree.last) + 1;
+  int tiles = targets / kTile + classes;
+  for (int c = 0; c < classes; ++c) tiles += sparse_limit(c, targets) / kSparseTile;
+  return tiles;
+}
+
+cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream) {
+  const int chunks = sort_chunks(in.targets);
+  const std::int64_t threads = static_cast<std::int64_t>(in.batch) * in.targets * kLanes;
+  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  const int quads = (in.tokens + kRows - 1) / kRows;
+  const std::int64_t quad_threads = static_cast<std::int64_t>(in.batch) * quads * 32;
+  quad_kernel<<<static_cast<unsigned>((quad_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in, quads);
+  plan_kernel<<<blocks, kThreads, 0, stream>>>(in, precision, counts, chunks);
+  if (in.order != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);
+  return cudaGetLastError();
+}
+
+}  // namespace contextpool::cuda

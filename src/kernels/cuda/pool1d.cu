@@ -1,0 +1,204 @@
+// Which kernels run, in which order, on which memory. Nothing here depends on a value on the device.
+//
+// Short sequences (and few targets): plan, then tiles over tokens. Long ones: tree, plan, sort by level, tiles over the
+// levels; causal ones first over each target's last tokens, as they come.
+#include "kernels/cuda/pool1d.h"
+
+#include "kernels/cuda/backward.h"
+#include "kernels/cuda/forward.h"
+#include "kernels/cuda/plain.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/tree.h"
+
+namespace contextpool::cuda {
+namespace {
+
+constexpr std::int64_t kLongSequence = 1024;  // tokens above which the tree pays for itself
+constexpr std::int64_t kFewTargets = 16;      // ... unless there are fewer targets than tokens by this factor
+
+// Hands out pieces of one allocation; with a null base it only counts.
+class Arena {
+ public:
+  explicit Arena(void* base) : base_(static_cast<unsigned char*>(base)) {}
+  template <typename T>
+  T* take(std::int64_t count) {
+    const std::size_t at = size_;
+    size_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  unsigned char* base_;
+  std::size_t size_ = 0;
+};
+
+struct Scratch {
+  Problem problem;
+  int* zeros = nullptr;  // order and counts, to be zeroed
+  std::size_t zero_bytes = 0;
+  int* counts = nullptr;
+  float* near_mass = nullptr;
+  Backward backward{};
+  std::size_t bytes = 0;
+
+  bool sorted() const { return problem.tree.exists(); }
+  bool near() const { return sorted() && problem.causal; }
+};
+
+bool is_aligned(const void* p, std::int64_t stride_bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
+template <typename T>
+Scratch lay_out(const Pool1d& in, bool backward, void* workspace) {
+  Scratch s{};
+  Problem& p = s.problem;
+  p.batch = static_cast<int>(in.batch);
+  p.tokens = static_cast<int>(in.tokens);
+  p.targets = static_cast<int>(in.targets);
+  p.channels = static_cast<int>(in.channels);
+  p.causal = in.causal;
+  p.x = in.x;
+  p.x_batch_stride = in.x_batch_stride;
+  p.x_token_stride = in.x_token_stride;
+  p.log_weight = static_cast<const float*>(in.log_weight);
+  p.sigma = static_cast<const float*>(in.sigma);
+  p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
+              in.x_batch_stride * sizeof(T) % 16 == 0;
+  const bool many = in.tokens > kLongSequence && in.targets * kFewTargets >= in.tokens;
+  const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && many);
+  if (tree) p.tree = make_tree(p.tokens);
+  Arena arena(workspace);
+  p.tiles = (p.targets + kTile - 1) / kTile;
+  if (s.sorted()) {
+    p.tiles = max_sorted_tiles(p.targets, p.tree);
+    const std::int64_t blocks = in.batch * p.tree.blocks;
+    const std::int64_t order = in.batch * p.tiles * kTile, counts = in.batch * sort_chunks(p.targets) * kClasses;
+    p.nodes = arena.take<T>(blocks * kNodes * in.channels);
+    p.mass = arena.take<float>(blocks * kNodes);
+    p.block_log = arena.take<float>(blocks);
+    s.zeros = arena.take<int>(order + counts);
+    s.zero_bytes = sizeof(int) * (order + counts);
+    p.order = s.zeros;
+    s.counts = s.zeros == nullptr ? nullptr : s.zeros + order;
+    p.class_tile = arena.take<int>(in.batch * (kClasses + 1));
+  }
+  p.plan = arena.take<Target>(in.batch * in.targets);
+  p.quad_log = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
+  if (!backward) {
+    if (s.near()) s.near_mass = arena.take<float>(in.batch * in.targets);
+  } else {
+    Backward& b = s.backward;
+    b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
+    b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
+    if (s.near()) {
+      b.natural = arena.take<Weighted>(in.batch * in.targets);
+      b.near_sums = arena.take<float4>(in.batch * in.targets);
+    }
+    if (s.sorted()) {
+      b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * in.channels);
+      b.mass_gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes);
+    }
+    const std::int64_t columns = (in.channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
+    if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
+  }
+  s.bytes = arena.size();
+  return s;
+}
+
+template <typename T>
+Precision precision_of();
+template <>
+Precision precision_of<float>() { return {24, -19, 1, false}; }
+template <>
+Precision precision_of<__nv_bfloat16>() { return {12, -8, 2, false}; }
+template <>
+Precision precision_of<__half>() { return {18, -11, 2, true}; }
+
+#define CONTEXTPOOL_RETURN_IF_ERROR(call)            \
+  if (const cudaError_t error = (call); error != cudaSuccess) return error
+
+template <typename T>
+cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
+  if (s.sorted()) {
+    CONTEXTPOOL_RETURN_IF_ERROR(cudaMemsetAsync(s.zeros, 0, s.zero_bytes, stream));
+    CONTEXTPOOL_RETURN_IF_ERROR(build_tree<T>(s.problem, stream));
+  }
+  return plan_targets(s.problem, precision_of<T>(), s.counts, stream);
+}
+
+template <typename T>
+cudaError_t forward(const Pool1d& in, T* y, void* workspace, cudaStream_t stream) {
+  Scratch s = lay_out<T>(in, false, workspace);
+  s.problem.aligned = s.problem.aligned && is_aligned(y, 0);
+  CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
+  if (!s.near()) return forward_tiles<T>(s.problem, Part::all, y, nullptr, stream);
+  CONTEXTPOOL_RETURN_IF_ERROR(forward_tiles<T>(s.problem, Part::near, y, s.near_mass, stream));
+  return forward_tiles<T>(s.problem, Part::far, y, s.near_mass, stream);
+}
+
+template <typename T>
+cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_weight, float* dsigma, void* workspace,
+                     cudaStream_t stream) {
+  Scratch s = lay_out<T>(in, true, workspace);
+  s.problem.aligned = s.problem.aligned && is_aligned(dy, 0) && is_aligned(dx, 0);
+  s.backward.dy = dy;
+  s.backward.dx = dx;
+  s.backward.dlog_weight = dlog_weight;
+  s.backward.dsigma = dsigma;
+  CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
+  if (s.near()) CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, Part::near, s.backward, stream));
+  CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
+  if (s.sorted()) {
+    CONTEXTPOOL_RETURN_IF_ERROR(gather_blocks<T>(s.problem, s.backward, stream));
+    CONTEXTPOOL_RETURN_IF_ERROR(push_down(s.problem, s.backward.gradient, s.backward.mass_gradient, stream));
+  }
+  return gather_tokens<T>(s.problem, s.backward, stream);
+}
+
+}  // namespace
+
+std::size_t pool1d_workspace(const Pool1d& in) {
+  switch (in.type) {
+    case Type::f64: return 0;
+    case Type::bf16: return lay_out<__nv_bfloat16>(in, false, nullptr).bytes;
+    case Type::f16: return lay_out<__half>(in, false, nullptr).bytes;
+    default: return lay_out<float>(in, false, nullptr).bytes;
+  }
+}
+
+std::size_t pool1d_backward_workspace(const Pool1d& in) {
+  switch (in.type) {
+    case Type::f64: return plain_workspace(in);
+    case Type::bf16: return lay_out<__nv_bfloat16>(in, true, nullptr).bytes;
+    case Type::f16: return lay_out<__half>(in, true, nullptr).bytes;
+    default: return lay_out<float>(in, true, nullptr).bytes;
+  }
+}
+
+cudaError_t pool1d(const Pool1d& in, void* y, void* workspace, cudaStream_t stream) {
+  switch (in.type) {
+    case Type::f64: return plain_forward(in, static_cast<double*>(y), stream);
+    case Type::bf16: return forward(in, static_cast<__nv_bfloat16*>(y), workspace, stream);
+    case Type::f16: return forward(in, static_cast<__half*>(y), workspace, stream);
+    default: return forward(in, static_cast<float*>(y), workspace, stream);
+  }
+}
+
+cudaError_t pool1d_backward(const Pool1d& in, const void* dy, void* dx, void* dlog_weight, void* dsigma,
+                            void* workspace, cudaStream_t stream) {
+  if (in.type == Type::f64) {
+    return plain_backward(in, static_cast<const double*>(dy), static_cast<double*>(dx),
+                          static_cast<double*>(dlog_weight), static_cast<double*>(dsigma), workspace, stream);
+  }
+  auto* dl = static_cast<float*>(dlog_weight);
+  auto* ds = static_cast<float*>(dsigma);
+  switch (in.type) {
+    case Type::bf16: return backward<__nv_bfloat16>(in, dy, dx, dl, ds, workspace, stream);
+    case Type::f16: return backward<__half>(in, dy, dx, dl, ds, workspace, stream);
+    default: return backward<float>(in, dy, dx, dl, ds, workspace, stream);
+  }
+}
+
+}  // namespace contextpool::cuda

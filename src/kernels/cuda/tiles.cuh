@@ -1,0 +1,35 @@
+// Every tile size of the CUDA kernels, in one place.
+#pragma once
+
+namespace contextpool::cuda {
+
+constexpr int kThreads = 256;     // of every tiled kernel: 8 warps
+constexpr int kTile = 64;         // targets (or, transposed, source rows) of a tile
+constexpr int kRows = 32;         // source rows (or, transposed, targets) of one pipeline stage: 4 slots of 8
+constexpr int kSlot = 8;          // rows of a slot: 8 tokens, or the 8 nodes of a block
+constexpr int kStages = 3;        // of rows on their way from memory
+constexpr int kScoreRows = 64;    // source rows of one step of the scores
+constexpr int kResident = 768;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
+constexpr int kListRows = 1024;   // source rows whose weights' exponents are brought to shared memory at once
+constexpr int kSparseTile = 8;    // targets of a tile where neighbours in the order are far apart
+
+constexpr int kNodes = 8;         // Chebyshev nodes of a block
+constexpr int kLeaf = 6;          // log2 of the tokens of the smallest block
+constexpr int kRaise = 4;         // levels one tree kernel goes up or down inside a thread block
+constexpr int kTreeColumns = 64;  // channels of a thread block of the tree kernels
+constexpr int kMaxLevels = 26;    // levels 6 .. 31
+constexpr int kClasses = 24;      // tokens, then levels 6 .. 28
+constexpr int kSortChunk = 1024;  // targets of a thread block of the sort
+constexpr int kSplit = 7;         // a group of blocks of level k gathers from targets in 2^(k - kSplit) parts, at most 64
+
+// Columns (channels) of a tile and of one step of the scores, by storage type.
+template <typename T>
+struct TileOf {
+  static constexpr int columns = 256, pad = 8, score_columns = 64;
+};
+template <>
+struct TileOf<float> {
+  static constexpr int columns = 128, pad = 4, score_columns = 32;
+};
+
+}  // namespace contextpool::cuda

@@ -1,0 +1,37 @@
+// Stands in for the CUDA registrations in a build without CUDA: a CUDA tensor is answered with what to do.
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <string_view>
+#include <tuple>
+
+namespace contextpool {
+namespace {
+
+[[noreturn]] void refuse(const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op,
+                              ": this build of contextpool has no CUDA kernels. Move the tensors to the CPU, or build "
+                              "contextpool with a CUDA toolkit (nvcc) against a PyTorch with CUDA: "
+                              "cmake -DCONTEXTPOOL_CUDA=ON says what is missing");
+}
+
+at::Tensor pool1d_unavailable(const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
+                              bool /*causal*/, std::string_view /*algorithm*/) {
+  refuse("contextpool::pool1d");
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_unavailable(
+    const at::Tensor& /*grad*/, const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
+    bool /*causal*/, std::string_view /*algorithm*/) {
+  refuse("contextpool::pool1d");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
+  m.impl("pool1d", pool1d_unavailable);
+  m.impl("_pool1d_backward", pool1d_backward_unavailable);
+}
+
+}  // namespace contextpool

@@ -1,0 +1,105 @@
+// cpu::pool1d to the bit: the same result from every run, for any number of threads, wherever the work is cut, and
+// whatever lies in memory between the rows of x.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "pool1d_cases.h"
+#include "pool1d_run.h"
+
+namespace contextpool::testing {
+namespace {
+
+class KernelBits : public ::testing::TestWithParam<std::tuple<Algorithm, bool, Type>> {
+ protected:
+  static Case spec(std::int64_t batch, std::int64_t tokens, std::int64_t channels) {
+    Case c;
+    std::tie(c.algorithm, c.causal, c.type) = GetParam();
+    c.batch = batch;
+    c.tokens = c.targets = tokens;
+    c.channels = channels;
+    c.logits = Logits::heavy_clusters;
+    c.mask = Mask::random;
+    return c;
+  }
+
+  // dy everywhere, not just where the reference would look: every target's share of the sums counts here.
+  static Problem problem(const Case& c) {
+    Problem p = make_problem(c);
+    Random random(3);
+    for (double& v : p.dy) v = round_to(c.type, random.normal());
+    return p;
+  }
+
+  static void expect_same_bits(const Problem& p) {
+    const Bytes once = run(p, serial());
+    EXPECT_EQ(run(p, serial()), once) << "a second run differs";
+    for (const int count : {2, 3, 5}) EXPECT_EQ(run(p, threads(count)), once) << count << " threads differ from one";
+    for (const int count : {1, 4}) EXPECT_EQ(run(p, uneven_backwards(count)), once) << "uneven pieces differ";
+  }
+};
+
+TEST_P(KernelBits, OneLongRowIsTheSameForAnyThreads) {
+  // Long enough to be split; the algorithms that look at every pair take a shorter one.
+  const auto algorithm = std::get<0>(GetParam());
+  const bool linear = algorithm == Algorithm::pyramid || algorithm == Algorithm::automatic;
+  Case c = spec(1, linear ? 3000 : 600, 24);
+  for (const auto sizes : {Sizes::mixed, Sizes::log_uniform}) {
+    SCOPED_TRACE(name(sizes));
+    c.sizes = sizes;
+    expect_same_bits(problem(c));
+  }
+}
+
+TEST_P(KernelBits, SeveralRowsAreTheSameForAnyThreads) {
+  Case c = spec(3, 400, 67);
+  c.targets = 333;
+  c.sizes = Sizes::proportional;
+  expect_same_bits(problem(c));
+}
+
+TEST_P(KernelBits, ManyShortRowsAreTheSameForAnyThreads) { expect_same_bits(problem(spec(64, 19, 5))); }
+
+TEST_P(KernelBits, LayoutOfXDoesNotShow) {
+  Case c = spec(2, 300, 33);
+  const Problem p = problem(c);
+  const Bytes packed = run(p, threads(2));
+  for (const auto layout : {Layout::sliced, Layout::transposed}) {
+    SCOPED_TRACE(name(layout));
+    Problem other = p;
+    other.spec.layout = layout;
+    EXPECT_EQ(run(other, threads(2)), packed);
+  }
+}
+
+TEST_P(KernelBits, RowsOfABatchDoNotShowInEachOther) {
+  const Problem p = problem(spec(3, 300, 9));
+  const Bytes together = run(p, threads(2));
+  const auto part = [](const std::vector<std::byte>& v, std::int64_t b) {
+    const auto size = std::ssize(v) / 3;
+    return std::vector<std::byte>(v.begin() + b * size, v.begin() + (b + 1) * size);
+  };
+  for (std::int64_t b = 0; b < 3; ++b) {
+    const Bytes alone = run(row_of(p, b), threads(2));
+    EXPECT_EQ(part(together.y, b), alone.y);
+    EXPECT_EQ(part(together.dx, b), alone.dx);
+    EXPECT_EQ(part(together.dlog_weight, b), alone.dlog_weight);
+    EXPECT_EQ(part(together.dsigma, b), alone.dsigma);
+  }
+}
+
+std::string bits_name(const ::testing::TestParamInfo<KernelBits::ParamType>& info) {
+  return std::string(name(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_causal_" : "_both_") +
+         name(std::get<2>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelBits,
+                         ::testing::Combine(::testing::ValuesIn(kAlgorithms), ::testing::Bool(),
+                                            ::testing::ValuesIn(kTypes)),
+                         bits_name);
+
+}  // namespace
+}  // namespace contextpool::testing

@@ -1,0 +1,182 @@
+// cpu::pool1d and its backward keep the accuracy contract, on plain memory: over the covering list of cases, and where
+// a scheme that merges sources would break first (weight contrast, the edge of the support, the causal cut).
+#include "kernels/cpu/pool1d.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "pool1d_cases.h"
+#include "pool1d_check.h"
+#include "pool1d_run.h"
+
+namespace contextpool::testing {
+namespace {
+
+TEST(CoveringList, HoldsEveryPairOfChoices) {
+  for (const auto& allowed : {every_level(), long_rows()}) {
+    auto open = all_pairs(allowed);
+    for (const auto& choice : covering_choices(allowed, 1)) {
+      for (const auto& pair : pairs_of(choice)) open.erase(pair);
+    }
+    EXPECT_TRUE(open.empty()) << open.size() << " pairs are missing";
+  }
+}
+
+class KernelPool1d : public ::testing::TestWithParam<Case> {};
+
+TEST_P(KernelPool1d, IsAccurate) {
+  const Problem p = make_problem(GetParam());
+  expect_accurate(p, values_of(run(p, threads(2)), p.spec.type));
+}
+
+const auto case_name = [](const auto& info) { return name(info.param); };
+INSTANTIATE_TEST_SUITE_P(Covering, KernelPool1d, ::testing::ValuesIn(covering_cases(every_level(), 1)), case_name);
+INSTANTIATE_TEST_SUITE_P(LongRows, KernelPool1d, ::testing::ValuesIn(covering_cases(long_rows(), 2)), case_name);
+
+// Hard rows, both directions, in float32 and float64 (half types are coarser), each with every algorithm.
+class HardRow : public ::testing::TestWithParam<std::tuple<bool, Type>> {
+ protected:
+  static Case spec(std::int64_t tokens, std::int64_t channels) {
+    const auto [causal, type] = GetParam();
+    Case c;
+    c.tokens = c.targets = tokens;
+    c.channels = channels;
+    c.causal = causal;
+    c.type = type;
+    c.logits = Logits::equal;
+    return c;
+  }
+
+  // The results, one for each algorithm, checked already.
+  static std::vector<Result> expect_right(Problem& p) {
+    round_inputs(p);
+    const auto expected = expected_of(p);
+    std::vector<Result> results;
+    for (const auto algorithm : kAlgorithms) {
+      SCOPED_TRACE(name(algorithm));
+      p.spec.algorithm = algorithm;
+      results.push_back(values_of(run(p, threads(2)), p.spec.type));
+      expect_accurate(expected, results.back());
+    }
+    return results;
+  }
+
+  // Where the whole row has one size: targets on both sides meet whatever is in the middle at every distance.
+  static constexpr std::array kSizes = {0.4, 1.0, 3.0, 7.99, 16.0, 33.0, 64.5, 1000.0};
+};
+
+TEST_P(HardRow, HeavyClusterIsSeenFromEveryDistanceUpToTheEdgeOfTheSupport) {
+  for (const double sigma : kSizes) {
+    for (const std::int64_t width : {1, 40}) {
+      SCOPED_TRACE("sigma " + std::to_string(sigma) + ", cluster of " + std::to_string(width));
+      Problem p = make_problem(spec(1000, 2));
+      Random random(static_cast<std::uint64_t>(width));
+      for (double& v : p.log_weight) v = random.uniform(-20, -19.5);
+      std::fill_n(p.log_weight.begin() + 501, width, 20.0);
+      std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+      expect_right(p);
+    }
+  }
+}
+
+TEST_P(HardRow, LightPatchAmongHeavyTokensIsNotDrownedByThem) {
+  for (const double sigma : kSizes) {
+    for (const std::int64_t width : {30, 400}) {
+      SCOPED_TRACE("sigma " + std::to_string(sigma) + ", patch of " + std::to_string(width));
+      Problem p = make_problem(spec(1000, 2));
+      Random random(static_cast<std::uint64_t>(width));
+      for (double& v : p.log_weight) v = random.uniform(19.5, 20);
+      std::fill_n(p.log_weight.begin() + 310, width, -20.0);
+      std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+      expect_right(p);
+    }
+  }
+}
+
+// Heavy tokens just inside and just outside each other's windows, sizes changing from token to token.
+TEST_P(HardRow, ContrastOfFortyWithNeighbouringTargetsOfVeryDifferentSizes) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Problem p = make_problem(spec(2000, 2));
+    Random random(seed);
+    for (double& v : p.log_weight) v = random.below(150) == 0 ? 20 : random.uniform(-20, -15);
+    for (double& v : p.sigma) v = random.log_uniform(0.3, 500);
+    expect_right(p);
+  }
+}
+
+// A light source near and a heavy one far out can weigh the same: then the exponents, large both, have to be right.
+TEST_P(HardRow, BalanceOfALightNearAndAHeavyFarSource) {
+  for (const double sigma : {2.0, 9.0, 47.0, 110.0}) {
+    SCOPED_TRACE("sigma " + std::to_string(sigma));
+    Problem p = make_problem(spec(3000, 1));
+    std::fill(p.log_weight.begin(), p.log_weight.end(), -kInf);
+    std::fill(p.x.begin(), p.x.end(), kNaN);
+    const auto light = 1500;
+    const auto heavy = light - static_cast<std::int64_t>(sigma * 3.5);
+    p.log_weight[light] = -20, p.x[light] = 1;
+    p.log_weight[static_cast<std::size_t>(heavy)] = 20, p.x[static_cast<std::size_t>(heavy)] = -1;
+    std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+    expect_right(p);
+  }
+}
+
+TEST_P(HardRow, SourcesJustInsideTheSupportAreAveragedAndJustOutsideDoNotExist) {
+  constexpr std::int64_t kTokens = 3200;
+  // Relative distance of sigma from the one whose edge is at t: far above the rounding of 160 sigma^2 in float32.
+  constexpr double kMargin = 1e-5;
+  for (const std::int64_t t : {1, 2, 5, 13, 40, 127, 128, 500, 1500}) {
+    for (const bool inside : {true, false}) {
+      SCOPED_TRACE("distance " + std::to_string(t) + (inside ? ", inside" : ", outside"));
+      Problem p = make_problem(spec(kTokens, 2));
+      std::fill(p.log_weight.begin(), p.log_weight.end(), -kInf);
+      std::fill(p.x.begin(), p.x.end(), kNaN);
+      for (const std::int64_t j : {1600, 1601}) {  // two sources next to each other, of different weight
+        p.log_weight[static_cast<std::size_t>(j)] = j == 1600 ? 0 : 3;
+        p.x[static_cast<std::size_t>(2 * j)] = j == 1600 ? 1 : -2;
+        p.x[static_cast<std::size_t>(2 * j + 1)] = 0.5;
+      }
+      const double edge = static_cast<double>(t) / std::sqrt(160.0);
+      std::fill(p.sigma.begin(), p.sigma.end(), edge * (inside ? 1 + kMargin : 1 - kMargin));
+      for (const Result& got : expect_right(p)) {
+        // The far one of the two, alone, at the very edge: x itself, or nothing at all.
+        const auto far = static_cast<std::size_t>(1601 + t);
+        EXPECT_NEAR(got.y[2 * far], inside ? -2 : 0, inside ? 2e-5 : 0);
+        EXPECT_NEAR(got.y[2 * far + 1], inside ? 0.5 : 0, inside ? 1e-5 : 0);
+        // Beyond it nothing exists, and nothing may be left of it in the gradient.
+        EXPECT_EQ(got.y[2 * far + 2], 0);
+        EXPECT_EQ(got.dsigma[far + 1], 0);
+      }
+    }
+  }
+}
+
+TEST_P(HardRow, TargetsInALongGapOfPaddingAverageTheSourcesAtItsRims) {
+  for (const double sigma : {3.0, 21.0, 60.0}) {
+    SCOPED_TRACE("sigma " + std::to_string(sigma));
+    Problem p = make_problem(spec(2500, 3));
+    Random random(5);
+    const auto gap = static_cast<std::int64_t>(24 * sigma);  // its middle is 12 sigma from either rim
+    for (std::int64_t j = 0; j < 2500; ++j) {
+      p.log_weight[static_cast<std::size_t>(j)] = random.uniform(-2, 2);
+      if (j >= 700 && j < 700 + gap) p.log_weight[static_cast<std::size_t>(j)] = -kInf;
+    }
+    for (std::int64_t k = 0; k < gap * 3; ++k) p.x[static_cast<std::size_t>(700 * 3 + k)] = k % 2 == 0 ? kNaN : kInf;
+    std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+    expect_right(p);
+  }
+}
+
+std::string hard_name(const ::testing::TestParamInfo<HardRow::ParamType>& info) {
+  return std::string(std::get<0>(info.param) ? "causal_" : "both_") + name(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HardRow, ::testing::Combine(::testing::Bool(), ::testing::Values(Type::f32, Type::f64)),
+                         hard_name);
+
+}  // namespace
+}  // namespace contextpool::testing
