@@ -11,6 +11,6 @@ from ._library import load as _load
 
 _load()
 
-from .ops import pool1d  # noqa: E402  (the operators exist once the library is loaded)
+from .ops import pool1d, pool2d  # noqa: E402  (the operators exist once the library is loaded)
 
-__all__ = ["__version__", "pool1d"]
+__all__ = ["__version__", "pool1d", "pool2d"]

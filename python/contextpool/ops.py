@@ -1,5 +1,7 @@
 """The operators, as functions with types and documentation. The arithmetic is in the C++ library."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -29,3 +31,32 @@ def pool1d(
     autocast. The same bits come out of every run, whatever the number of threads.
     """
     return torch.ops.contextpool.pool1d(x, log_weight, sigma, causal=causal, algorithm=algorithm)
+
+
+def pool2d(
+    x: Tensor, log_weight: Tensor, sigma: Tensor, stride: int | Sequence[int] = (1, 1), algorithm: str = "auto"
+) -> Tensor:
+    """Replace each target by a weighted average of the pixels around it.
+
+    ``y_i = sum_j p_ij x_j`` with ``p_ij`` proportional to ``exp(log_weight_j - d_ij**2 / (2 sigma_i**2))``, where
+    ``d_ij`` is the distance between pixels ``i`` and ``j``.
+
+    Args:
+        x: features, ``[B, C, H, W]``; float64, float32, bfloat16 or float16, contiguous or channels-last (other strides
+            are copied).
+        log_weight: each pixel's log weight in any average, ``[B, H, W]``; float64 beside float64 ``x``, else float32.
+            ``-inf`` removes a pixel (padding), whatever its features hold.
+        sigma: width of each target's window in pixels, ``[B, ceil(H / stride[0]), ceil(W / stride[1])]``, dtype as
+            ``log_weight``. ``sigma <= 0`` leaves the pixel itself.
+        stride: target ``(ho, wo)`` sits on pixel ``(ho * stride[0], wo * stride[1])``. One number stands for both.
+        algorithm: ``"auto"``; or ``"dense"`` (every source) or ``"window"`` (the sources that matter). They differ in
+            speed only.
+
+    Returns:
+        ``y``, ``[B, C, ceil(H / stride[0]), ceil(W / stride[1])]``, in the dtype and memory format of ``x``. A target
+        without any source gives 0.
+
+    Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
+    autocast. The same bits come out of every run, whatever the number of threads.
+    """
+    return torch.ops.contextpool.pool2d(x, log_weight, sigma, stride=stride, algorithm=algorithm)

@@ -76,18 +76,22 @@ TEST_P(KernelBits, LayoutOfXDoesNotShow) {
 }
 
 TEST_P(KernelBits, RowsOfABatchDoNotShowInEachOther) {
-  const Problem p = problem(spec(3, 300, 9));
-  const Bytes together = run(p, threads(2));
-  const auto part = [](const std::vector<std::byte>& v, std::int64_t b) {
-    const auto size = std::ssize(v) / 3;
-    return std::vector<std::byte>(v.begin() + b * size, v.begin() + (b + 1) * size);
+  const Case c = spec(3, 300, 9);
+  const Problem p = problem(c);
+  const auto middle = [](const Bytes& bytes) {
+    const auto part = [](const std::vector<std::byte>& v) {
+      return std::vector<std::byte>(v.begin() + std::ssize(v) / 3, v.begin() + std::ssize(v) / 3 * 2);
+    };
+    return Bytes{part(bytes.y), part(bytes.dx), part(bytes.dlog_weight), part(bytes.dsigma)};
   };
-  for (std::int64_t b = 0; b < 3; ++b) {
-    const Bytes alone = run(row_of(p, b), threads(2));
-    EXPECT_EQ(part(together.y, b), alone.y);
-    EXPECT_EQ(part(together.dx, b), alone.dx);
-    EXPECT_EQ(part(together.dlog_weight, b), alone.dlog_weight);
-    EXPECT_EQ(part(together.dsigma, b), alone.dsigma);
+  const Bytes want = middle(run(p, threads(2)));
+  for (const double v : {kNaN, kInf, 1e4}) {
+    Problem other = p;
+    for (auto* values : {&other.x, &other.log_weight, &other.sigma, &other.dy}) {
+      std::fill_n(values->begin(), values->size() / 3, v);
+      std::fill_n(values->rbegin(), values->size() / 3, v);
+    }
+    EXPECT_EQ(middle(run(other, threads(2))), want) << "with rows of " << v << " on either side";
   }
 }
 

@@ -90,9 +90,14 @@ class Guarded {
   std::vector<std::byte> memory_;
 };
 
+struct Kernels {
+  decltype(&cpu::pool1d) forward = cpu::pool1d;
+  decltype(&cpu::pool1d_backward) backward = cpu::pool1d_backward;
+};
+
 // Layouts on plain memory: contiguous; transposed = the rows of a batch interleaved, x[token][batch][channel];
 // sliced = gaps after every token and every row, with NaN in them.
-inline Bytes run(const Problem& p, const cpu::Parallel& parallel) {
+inline Bytes run(const Problem& p, const cpu::Parallel& parallel, const Kernels& kernels = {}) {
   const auto& c = p.spec;
   const Type fine = weight_type(c.type);
   const std::int64_t gap = c.layout == Layout::sliced ? 5 : 0;
@@ -129,8 +134,8 @@ inline Bytes run(const Problem& p, const cpu::Parallel& parallel) {
   Guarded dx(p.x.size() * size_of(c.type));
   Guarded dlog_weight(log_weight.size());
   Guarded dsigma(sigma.size());
-  cpu::pool1d(in, y.data(), parallel);
-  cpu::pool1d_backward(in, dy.data(), dx.data(), dlog_weight.data(), dsigma.data(), parallel);
+  kernels.forward(in, y.data(), parallel);
+  kernels.backward(in, dy.data(), dx.data(), dlog_weight.data(), dsigma.data(), parallel);
   return {y.take(), dx.take(), dlog_weight.take(), dsigma.take()};
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <tuple>
 
@@ -56,8 +57,9 @@ TEST_P(Pool1dShapes, LeadingDimensionsAreRowsOfABatch) {
   each([this] {
     Case c = spec(setting, 6, 40, 5);
     c.targets = 17;
-    const Inputs in = tensors_of(make_problem(c), device());
-    const Outputs flat = run(in, c);
+    const Problem p = make_problem(c);
+    const auto expected = expected_of(p);
+    const Inputs in = tensors_of(p, device());
     const auto shaped = [](const at::Tensor& t, std::vector<int64_t> leading) {
       leading.insert(leading.end(), t.sizes().begin() + 1, t.sizes().end());
       return t.reshape(leading);
@@ -66,55 +68,77 @@ TEST_P(Pool1dShapes, LeadingDimensionsAreRowsOfABatch) {
       const Outputs out = run(
           {shaped(in.x, leading), shaped(in.log_weight, leading), shaped(in.sigma, leading), shaped(in.dy, leading)},
           c);
-      expect_same(out, {shaped(flat.y, leading), shaped(flat.dx, leading), shaped(flat.dlog_weight, leading),
-                        shaped(flat.dsigma, leading)});
+      EXPECT_EQ(out.y.sizes(), shaped(in.dy, leading).sizes());
+      expect_accurate(expected, values_of(out));
     }
-    for (int64_t b = 0; b < 6; ++b) {  // none at all: a row by itself
+    for (int64_t b = 0; b < c.batch; ++b) {  // none at all: a row by itself
       const Outputs out = run({in.x[b], in.log_weight[b], in.sigma[b], in.dy[b]}, c);
-      expect_same(out, {flat.y[b], flat.dx[b], flat.dlog_weight[b], flat.dsigma[b]});
+      EXPECT_EQ(out.y.sizes(), (std::vector<int64_t>{17, 5}));
+      expect_accurate({expected[static_cast<std::size_t>(b)]}, values_of(out));
     }
   });
 }
 
-TEST_P(Pool1dShapes, LayoutDoesNotShow) {
+TEST_P(Pool1dShapes, RowsOfABatchAreIndependent) {
+  each([this] {
+    const Case c = spec(setting, 3, 120, 4);
+    const Problem p = make_problem(c);
+    const auto expected = expected_of(p);
+    for (const double v : {kNaN, kInf}) {
+      Inputs in = tensors_of(p, device());
+      for (const auto& t : {in.x, in.log_weight, in.sigma, in.dy}) {
+        t[0].fill_(v);
+        t[2].fill_(v);
+      }
+      const Outputs out = run(in, c);
+      expect_accurate({expected[1]}, values_of({out.y[1], out.dx[1], out.dlog_weight[1], out.dsigma[1]}));
+    }
+  });
+}
+
+TEST_P(Pool1dShapes, AnyStridesAreRead) {
   each([this] {
     Case c = spec(setting, 2, 150, 20);
     c.mask = Mask::random;
-    const Inputs in = tensors_of(make_problem(c), device());
-    const Outputs packed = run(in, c);
-    for (const auto layout : {Layout::transposed, Layout::sliced}) {
-      SCOPED_TRACE(name(layout));
-      expect_same(run({laid_out(in.x, layout), laid_out(in.log_weight, layout), laid_out(in.sigma, layout),
-                       laid_out(in.dy, layout)},
-                      c),
-                  packed);
-    }
-    // Batch and tokens swapped in memory, leading dimensions that cannot be flattened to a view, and a permuted x.
+    const Problem p = make_problem(c);
+    const auto expected = expected_of(p);
+    const Inputs in = tensors_of(p, device());
     const auto swapped = [](const at::Tensor& t) { return t.transpose(0, 1).contiguous().transpose(0, 1); };
-    expect_same(run({swapped(in.x), swapped(in.log_weight), swapped(in.sigma), swapped(in.dy)}, c), packed);
+    const auto transposed = [](const at::Tensor& t) { return laid_out(t, Layout::transposed); };
+    const auto sliced = [](const at::Tensor& t) { return laid_out(t, Layout::sliced); };
+    const auto backwards = [](const at::Tensor& t) { return t.flip(0).contiguous().flip(0); };
+    for (const auto& lay :
+         std::vector<std::function<at::Tensor(const at::Tensor&)>>{swapped, transposed, sliced, backwards}) {
+      expect_accurate(expected, values_of(run({lay(in.x), lay(in.log_weight), lay(in.sigma), lay(in.dy)}, c)));
+    }
+    // Leading dimensions that no view flattens.
     const auto crossed = [](const at::Tensor& t) { return at::stack({t, t}, 0).transpose(0, 1); };
     const Outputs out = run({crossed(in.x), crossed(in.log_weight), crossed(in.sigma), crossed(in.dy)}, c);
-    expect_same({out.y.select(1, 1), out.dx.select(1, 1), out.dlog_weight.select(1, 1), out.dsigma.select(1, 1)},
-                packed);
+    for (const int64_t k : {0, 1}) {
+      expect_accurate(expected, values_of({out.y.select(1, k), out.dx.select(1, k), out.dlog_weight.select(1, k),
+                                           out.dsigma.select(1, k)}));
+    }
   });
 }
 
-TEST_P(Pool1dShapes, ExpandedInputsAreRead) {
+TEST_P(Pool1dShapes, ExpandedTensorsAreRead) {
   each([this] {
     const Case c = spec(setting, 1, 90, 4);
-    const Inputs one = tensors_of(make_problem(c), device());
+    const Problem p = make_problem(c);
+    const auto expected = expected_of(p);
+    const Inputs one = tensors_of(p, device());
     const auto repeated = [](const at::Tensor& t) {
       std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
       sizes[0] = 3;
       return t.expand(sizes);
     };
     const Outputs out = run({repeated(one.x), repeated(one.log_weight), repeated(one.sigma), repeated(one.dy)}, c);
-    const Outputs alone = run(one, c);
-    expect_same(out, {repeated(alone.y), repeated(alone.dx), repeated(alone.dlog_weight), repeated(alone.dsigma)});
+    expect_accurate({expected[0], expected[0], expected[0]}, values_of(out));
     // The gradient of a sum comes as one number, expanded.
+    Problem sum = p;
+    std::fill(sum.dy.begin(), sum.dy.end(), 1);
     const auto ones = at::ones({}, one.dy.options()).expand(one.dy.sizes());
-    expect_same(run({one.x, one.log_weight, one.sigma, ones}, c),
-                run({one.x, one.log_weight, one.sigma, ones.contiguous()}, c));
+    expect_accurate(sum, values_of(run({one.x, one.log_weight, one.sigma, ones}, c)));
   });
 }
 

@@ -133,7 +133,8 @@ def test_defaults_of_the_function_and_of_the_schema_agree() -> None:
 
 def test_function_is_documented_and_typed() -> None:
     assert contextpool.pool1d.__doc__ and "sigma" in contextpool.pool1d.__doc__
-    assert all(p.annotation is not inspect.Parameter.empty for p in inspect.signature(contextpool.pool1d).parameters.values())
+    parameters = inspect.signature(contextpool.pool1d).parameters.values()
+    assert all(p.annotation is not inspect.Parameter.empty for p in parameters)
 
 
 def test_formula_of_these_tests_is_differentiable_at_its_limits() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -21,14 +22,13 @@ def leaves_of(inputs: Inputs) -> Inputs:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("causal", (False, True))
-@pytest.mark.parametrize("shape", ((2, 12, 12, 3), (1, 60, 9, 2), (1, 1, 1, 2)), ids=str)
+@pytest.mark.parametrize("shape", ((2, 9, 9, 2), (1, 60, 9, 2), (1, 1, 1, 2)), ids=str)
 def test_gradcheck(device: str, algorithm: str, causal: bool, shape: tuple[int, int, int, int]) -> None:
-    inputs = make(shape, torch.float64, device)
+    x, log_weight, sigma = make(shape, torch.float64, device)
     # Windows from a token to the whole row, so that every way of summing has its part.
-    n, m = shape[1:3]
-    inputs = inputs._replace(sigma=torch.linspace(0.4, 1.5 * n, m, dtype=torch.float64, device=device).repeat(shape[0], 1))
-    leaves = leaves_of(inputs)
-    assert torch.autograd.gradcheck(lambda *t: contextpool.pool1d(*t, causal=causal, algorithm=algorithm), tuple(leaves))
+    sigma = torch.linspace(0.4, 1.5 * shape[1], shape[2]).expand_as(sigma).to(sigma)
+    pool = partial(contextpool.pool1d, causal=causal, algorithm=algorithm)
+    assert torch.autograd.gradcheck(pool, tuple(leaves_of(Inputs(x, log_weight, sigma))))
 
 
 @pytest.mark.parametrize("device", devices())
@@ -38,8 +38,8 @@ def test_gradcheck_with_a_mask_and_sizes_of_nothing(device: str, algorithm: str,
     x, log_weight, sigma = make((1, 14, 10, 2), torch.float64, device)
     log_weight[:, [0, 5, 6, 13]] = -INF
     sigma[:, [1, 4]] = torch.tensor([0.0, -1.0], dtype=torch.float64, device=device)
-    leaves = leaves_of(Inputs(x, log_weight, sigma))
-    assert torch.autograd.gradcheck(lambda *t: contextpool.pool1d(*t, causal=causal, algorithm=algorithm), tuple(leaves))
+    pool = partial(contextpool.pool1d, causal=causal, algorithm=algorithm)
+    assert torch.autograd.gradcheck(pool, tuple(leaves_of(Inputs(x, log_weight, sigma))))
 
 
 @pytest.mark.parametrize("device", devices())

@@ -36,7 +36,7 @@ class Groups {
       order[at] = live[k];
     }
     for (int k = 0; k < count; ++k) {
-      const Segment& next = tile[order[k]].cover.main();
+      const Segment& next = tile[order[k]].cover.whole_main();
       Group* group = count_ > 0 ? &groups_[count_ - 1] : nullptr;
       if (group != nullptr && group->count < most && joins(group->segment, next)) {
         const std::int64_t end = std::max(group->segment.at + group->segment.count, next.at + next.count);
@@ -56,8 +56,8 @@ class Groups {
 
  private:
   static bool before(const Prepared<T>& a, const Prepared<T>& b) {
-    const Segment& s = a.cover.main();
-    const Segment& t = b.cover.main();
+    const Segment& s = a.cover.whole_main();
+    const Segment& t = b.cover.whole_main();
     return s.level != t.level ? s.level < t.level : s.at < t.at;
   }
   // Worth it when the rows that only one of them needs are the smaller part.
@@ -73,13 +73,17 @@ class Groups {
   int count_ = 0;
 };
 
-// A member's weights laid out over the rows of its group's segment, 0 where it has none.
+// A member's weights laid out over the rows of `all`, a segment of its group; 0 where it has none.
 template <class T>
-void pad_weights(const Group& group, const Segment& own, const T* weight, T* out) {
-  const std::int64_t before = (own.at - group.segment.at) * (own.rows / own.count);
+void pad_weights(const Segment& all, const Segment* own, const T* weight, T* out) {
+  if (own == nullptr) {
+    for (std::int64_t r = 0; r < all.rows; ++r) out[r] = 0;
+    return;
+  }
+  const std::int64_t before = (own->at - all.at) * (own->rows / own->count);
   for (std::int64_t r = 0; r < before; ++r) out[r] = 0;
-  for (std::int64_t r = 0; r < own.rows; ++r) out[before + r] = weight[own.offset + r];
-  for (std::int64_t r = before + own.rows; r < group.segment.rows; ++r) out[r] = 0;
+  for (std::int64_t r = 0; r < own->rows; ++r) out[before + r] = weight[own->offset + r];
+  for (std::int64_t r = before + own->rows; r < all.rows; ++r) out[r] = 0;
 }
 
 // The number of streams a group is summed with: 2, 4 or 8, the last ones perhaps of weight 0.

@@ -177,7 +177,7 @@ class Row {
   template <class C>
   void add_rest(const C& chunk, const Cover& cover, const T* weight, Vec<T>* total) const {
     for (const Segment& s : cover) {
-      if (&s == &cover.main()) continue;
+      if (&s == cover.main()) continue;
       with_rows(s, [&](const auto& rows) { add_rows(chunk, rows, weight + s.offset, total); });
     }
   }
@@ -200,7 +200,7 @@ class Row {
       together = all_finite(&total[0][0], streams * C::kVectors);
     }
     for (int k = 0; k < streams; ++k) {
-      const Segment& own = cover_of(k).main();
+      const Segment& own = *cover_of(k).main();
       if (!together) {
         for (int v = 0; v < C::kVectors; ++v) total[k][v] = Vec<T>{};
         with_rows(own, [&](const auto& rows) { add_rows(chunk, rows, weight_of(k) + own.offset, total[k]); });
@@ -211,12 +211,13 @@ class Row {
 
   // Lays the weights of a group's streams side by side over the rows of the group.
   template <class WeightOf>
-  void pad_group(Workspace& work, const Group& group, int per_member, const WeightOf& weight_of) const {
-    const std::int64_t rows = group.segment.rows;
+  void pad_group(Workspace& work, const Group& group, const Segment& all, int per_member,
+                 const WeightOf& weight_of) const {
+    const std::int64_t rows = all.rows;
     work.padded.reserve(rows * kGroup);
     for (int k = 0; k < group.count * per_member; ++k) {
       T* out = work.padded.data() + k * rows;
-      pad_weights(group, work.tile[group.member[k / per_member]].cover.main(), weight_of(k), out);
+      pad_weights(all, work.tile[group.member[k / per_member]].cover.main(), weight_of(k), out);
       work.streams[k] = out;
     }
     for (int k = group.count * per_member; k < round_streams(group.count * per_member); ++k) {
@@ -228,7 +229,7 @@ class Row {
 
   void pool_group(Workspace& work, const Group& group, S* y) const {
     const auto weight_of = [&](int k) { return work.tile[group.member[k]].weights.weight.data(); };
-    if (group.count > 1) pad_group(work, group, 1, weight_of);
+    if (group.count > 1) pad_group(work, group, group.segment, 1, weight_of);
     for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
       using C = std::decay_t<decltype(chunk)>;
       Vec<T> sum[kGroup][C::kVectors] = {};
@@ -249,7 +250,7 @@ class Row {
       const auto& w = work.tile[group.member[k / 2]].weights;
       return k % 2 == 0 ? w.weight.data() : w.square.data();
     };
-    if (group.segment.rows <= kFold) pad_group(work, group, 2, weight_of);
+    if (group.segment.rows <= kFold) pad_group(work, group, group.segment, 2, weight_of);
     Vec<double> dot[kGroup] = {};  // dy . stream, summed in double: dl is a small difference of such sums
     for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
       using C = std::decay_t<decltype(chunk)>;
@@ -279,30 +280,38 @@ class Row {
   }
 
   // dx and dl. Sums over targets are kept in double: x_j . dx_j and sum_i p_ij c_i nearly cancel where a token is all
-  // that many targets see. To bound the memory this takes, half of the channels go at a time.
+  // that many targets see. To bound the memory this takes, half of the channels go at a time. What rounding leaves of
+  // the sum of dl over the sequence, which is 0, is taken off each token in proportion to sum_i p_ij.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
     const std::int64_t step = kChunk * kLanes<double>;
     const std::int64_t width = in_.channels <= step ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
     Buffer<double> sums(in_.tokens * width);
-    Buffer<double> means(in_.tokens);   // sum_i p_ij c_i
-    Buffer<double> scores(in_.tokens);  // x_j . dx_j
-    NodeRows<double, p> nodes(shape_, highest_, width);
-    clear(means.data(), in_.tokens);
+    Buffer<double> scalars(in_.tokens * 2);  // sum_i p_ij c_i and sum_i p_ij
+    Buffer<double> scores(in_.tokens);       // x_j . dx_j
+    GradientNodes<T> nodes(shape_, highest_, width);
+    clear(scalars.data(), in_.tokens * 2);
     clear(scores.data(), in_.tokens);
     for (std::int64_t first = 0; first < in_.channels; first += width) {
       const std::int64_t channels = std::min(width, in_.channels - first);
       clear(sums.data(), in_.tokens * width);
       nodes.clear(parallel_);
       const Rows<double> rows{sums.data(), width, in_.tokens};
-      spread(dy + first, channels, nodes, rows, first == 0 ? means.data() : nullptr);
+      spread(dy + first, channels, nodes, rows, first == 0 ? scalars.data() : nullptr);
       if (highest_ >= shape_.leaf) {
-        hand_down<T, double>(shape_, *masses_, highest_, width, nodes, rows, first == 0 ? means.data() : nullptr,
-                             parallel_);
+        hand_down<T>(shape_, *masses_, highest_, width, nodes, rows, first == 0 ? scalars.data() : nullptr, parallel_);
       }
       store_channels(first, channels, rows, dx, scores.data(), spoiled_tokens(dsigma));
     }
+    double residue = 0;
+    double mass = 0;
     for (std::int64_t j = 0; j < in_.tokens; ++j) {
-      dl[j] = bits_[j] == -kInfinity ? T{0} : static_cast<T>(scores[j] - means[j]);
+      if (scalars[2 * j + 1] == 0) scores[j] = scalars[2 * j] = 0;  // no target's source: x may hold anything
+      residue += scores[j] - scalars[2 * j];
+      mass += scalars[2 * j + 1];
+    }
+    const double per_mass = std::isfinite(residue) && mass > 0 ? residue / mass : 0;
+    for (std::int64_t j = 0; j < in_.tokens; ++j) {
+      dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - per_mass * scalars[2 * j + 1]);
     }
   }
 
@@ -313,9 +322,10 @@ class Row {
   }
 
   // Each target's share goes to its sources. Tokens and blocks are dealt out to threads; each walks over all targets
-  // in order and adds to its own only.
-  void spread(const S* dy, std::int64_t channels, NodeRows<double, p>& nodes, const Rows<double>& rows,
-              double* means) {
+  // in order and adds to its own only. Groups are formed as if there were one owner, so that what is added up before it
+  // reaches a row does not depend on the number of threads.
+  void spread(const S* dy, std::int64_t channels, GradientNodes<T>& nodes, const Rows<double>& rows,
+              double* scalars) {
     const std::int64_t owners = in_.tokens < 256 ? 1 : parallel_.threads;
     parallel_.run(owners, 1, [&](std::int64_t first, std::int64_t past) {
       Workspace work(source_input());
@@ -325,42 +335,46 @@ class Row {
         work.count = 0;
         for (std::int64_t m = tile; m < std::min(tile + kTile, in_.targets); ++m) {
           const Plan& plan = plans_[m];
-          if (plan.begin >= plan.end || plan.begin >= own_end || plan.end <= own_begin) continue;
+          if (plan.begin >= plan.end) continue;
           Prepared<T>& own = work.tile[work.count];
           own.target = m;
           own.cover.assign(plan, shape_, in_.causal, p, own_begin, own_end);
-          if (own.cover.rows() == 0) continue;
-          work.weigher.weigh(own.cover, position(m), in_.sigma[m], states_[m].scale, states_[m].inverse, own.weights);
-          if (means != nullptr) spread_mean(own, nodes, means);
+          if (own.cover.rows() > 0) {
+            work.weigher.weigh(own.cover, position(m), in_.sigma[m], states_[m].scale, states_[m].inverse, own.weights);
+            if (scalars != nullptr) spread_scalars(own, nodes, scalars);
+          }
           work.live[work.count] = work.count;
           ++work.count;
         }
         for (const Group& group : Groups<T>(work.tile, work.live, work.count, kGroup, p)) {
-          spread_group(work, group, dy, channels, nodes, rows);
+          spread_group(work, group, clip(group.segment, own_begin, own_end), dy, channels, nodes, rows);
         }
       }
     });
   }
 
-  void spread_mean(const Prepared<T>& own, NodeRows<double, p>& nodes, double* means) const {
-    const double value = states_[own.target].mean;
+  void spread_scalars(const Prepared<T>& own, GradientNodes<T>& nodes, double* scalars) const {
+    const double mean = states_[own.target].mean;
     for (const Segment& s : own.cover) {
       const T* w = own.weights.weight.data() + s.offset;
-      double* out = s.level < 0 ? means + s.at : nodes.scalar(shape_.index(s.level, s.at));
+      double* out = s.level < 0 ? scalars + 2 * s.at : nodes.scalar(shape_.index(s.level, s.at));
       for (std::int64_t r = 0; r < s.rows; ++r) {
-        if (w[r] != 0) out[r] += static_cast<double>(w[r]) * value;
+        if (w[r] == 0) continue;
+        out[2 * r] += static_cast<double>(w[r]) * mean;
+        out[2 * r + 1] += static_cast<double>(w[r]);
       }
     }
   }
 
-  void spread_group(Workspace& work, const Group& group, const S* dy, std::int64_t channels,
-                    NodeRows<double, p>& nodes, const Rows<double>& tokens) {
+  // `all` is the owned part of the group's segment.
+  void spread_group(Workspace& work, const Group& group, const Segment& all, const S* dy, std::int64_t channels,
+                    GradientNodes<T>& nodes, const Rows<double>& tokens) {
     const auto weight_of = [&](int k) { return work.tile[group.member[k]].weights.weight.data(); };
     const auto rows_of = [&](const Segment& s) {
       return s.level < 0 ? Rows<double>{tokens.row(s.at), tokens.stride, s.count}
                          : nodes.of(shape_.index(s.level, s.at), s.count);
     };
-    if (group.count > 1) pad_group(work, group, 1, weight_of);
+    if (group.count > 1) pad_group(work, group, all, 1, weight_of);
     for_chunks<T, kChunk>(channels, [&](const auto& chunk) {
       using C = std::decay_t<decltype(chunk)>;
       Vec<T> value[kGroup][C::kVectors] = {};
@@ -371,13 +385,13 @@ class Row {
       const bool together = group.count > 1 && all_finite(&value[0][0], group.count * C::kVectors);
       if (together) {
         with_streams(group.count, [&](auto count) {
-          spread_rows_group<count()>(chunk, rows_of(group.segment), work.streams, value);
+          spread_rows_group<count()>(chunk, rows_of(all), work.streams, value);
         });
       }
       for (int k = 0; k < group.count; ++k) {
         const Cover& cover = work.tile[group.member[k]].cover;
         for (const Segment& s : cover) {
-          if (together && &s == &cover.main()) continue;
+          if (together && &s == cover.main()) continue;
           spread_rows(chunk, rows_of(s), weight_of(k) + s.offset, value[k]);
         }
       }

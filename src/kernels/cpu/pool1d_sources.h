@@ -17,6 +17,16 @@ struct Segment {
   std::int64_t rows;
 };
 
+// What of a segment starts inside begin..end; its offset is kept.
+inline Segment clip(const Segment& s, std::int64_t begin, std::int64_t end) {
+  const int shift = s.level < 0 ? 0 : s.level;
+  const std::int64_t round = (std::int64_t{1} << shift) - 1;
+  const std::int64_t first = std::max(s.at, (begin + round) >> shift);
+  const std::int64_t past = std::min(s.at + s.count, (end + round) >> shift);
+  if (first >= past) return {s.level, first, 0, s.offset, 0};
+  return {s.level, first, past - first, s.offset, (past - first) * (s.rows / s.count)};
+}
+
 // Cuts a plan's range into segments: blocks of the plan's level where they fit, smaller ones towards a hard edge, the
 // last tokens one by one.
 class Cover {
@@ -25,8 +35,8 @@ class Cover {
   void assign(const Plan& plan, const TreeShape& shape, bool causal, int nodes, std::int64_t owner_begin,
               std::int64_t owner_end) {
     count_ = 0;
-    main_ = 0;
-    most_ = 0;
+    main_ = -1;
+    whole_main_ = {};
     rows_ = 0;
     std::int64_t at = plan.begin;
     std::int64_t end = plan.end;
@@ -52,31 +62,29 @@ class Cover {
 
   const Segment* begin() const { return segments_; }
   const Segment* end() const { return segments_ + count_; }
-  // The segment with the most rows; every sum starts with it.
-  const Segment& main() const { return segments_[main_]; }
+  // The segment with the most rows; every sum over sources starts with it. `whole_main` is what it would be without
+  // owners, `main` the owned part of it, null if there is none.
+  const Segment& whole_main() const { return whole_main_; }
+  const Segment* main() const { return main_ < 0 ? nullptr : &segments_[main_]; }
   std::int64_t rows() const { return rows_; }
 
  private:
   void add(int level, std::int64_t at, std::int64_t count, int nodes, std::int64_t owner_begin,
            std::int64_t owner_end) {
-    const int shift = level < 0 ? 0 : level;
-    const std::int64_t round = (std::int64_t{1} << shift) - 1;
-    const std::int64_t first = std::max(at, (owner_begin + round) >> shift);
-    const std::int64_t past = std::min(at + count, (owner_end + round) >> shift);
-    if (first >= past) return;
-    const std::int64_t added = (past - first) * (level < 0 ? 1 : nodes);
-    if (added > most_) {
-      most_ = added;
-      main_ = count_;
-    }
-    segments_[count_++] = {level, first, past - first, rows_, added};
-    rows_ += added;
+    const std::int64_t per = level < 0 ? 1 : nodes;
+    const bool is_main = count * per > whole_main_.rows;
+    if (is_main) whole_main_ = {level, at, count, 0, count * per};
+    const Segment owned = clip({level, at, count, rows_, count * per}, owner_begin, owner_end);
+    if (is_main) main_ = owned.count > 0 ? count_ : -1;
+    if (owned.count == 0) return;
+    segments_[count_++] = owned;
+    rows_ += owned.rows;
   }
 
   Segment segments_[2 * kMaxLevels];  // at most one a level on each side, and tokens at both ends
+  Segment whole_main_ = {};
   int count_ = 0;
-  int main_ = 0;
-  std::int64_t most_ = 0;
+  int main_ = -1;
   std::int64_t rows_ = 0;
 };
 

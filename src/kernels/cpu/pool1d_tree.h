@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/buffer.h"
 #include "kernels/cpu/parallel.h"
@@ -183,19 +184,19 @@ struct Merge {
   }
 };
 
-// A row of channels, and one more number (`scalar`), at every node of every block of levels leaf..highest.
-template <class A, int p>
+// A row of channels, and `scalars` more numbers, at every node of every block of levels leaf..highest.
+template <class A, int p, int scalars = 1>
 class NodeRows {
  public:
   NodeRows(const TreeShape& shape, int highest, std::int64_t channels)
       : channels_(channels), nodes_(highest < shape.leaf ? 0 : (shape.first[highest] + shape.count(highest)) * p),
-        rows_(nodes_ * channels), scalar_(nodes_) {}
+        rows_(nodes_ * channels), scalar_(nodes_ * scalars) {}
 
   void clear(const Parallel& parallel) {
     parallel.run(nodes_, 1024, [&](std::int64_t begin, std::int64_t end) {
       const auto count = static_cast<std::size_t>(end - begin);
       std::memset(rows_.data() + begin * channels_, 0, count * static_cast<std::size_t>(channels_) * sizeof(A));
-      std::memset(scalar_.data() + begin, 0, count * sizeof(A));
+      std::memset(scalar_.data() + begin * scalars, 0, count * scalars * sizeof(A));
     });
   }
   // All nodes of `count` consecutive blocks.
@@ -205,8 +206,8 @@ class NodeRows {
   Rows<const A> of(std::int64_t block_index, std::int64_t count) const {
     return {rows_.data() + block_index * p * channels_, channels_, count * p};
   }
-  A* scalar(std::int64_t block_index) { return scalar_.data() + block_index * p; }
-  const A* scalar(std::int64_t block_index) const { return scalar_.data() + block_index * p; }
+  A* scalar(std::int64_t block_index) { return scalar_.data() + block_index * p * scalars; }
+  const A* scalar(std::int64_t block_index) const { return scalar_.data() + block_index * p * scalars; }
 
  private:
   std::int64_t channels_;
@@ -215,9 +216,12 @@ class NodeRows {
   Buffer<A> scalar_;
 };
 
-// The sources, merged.
+// The sources, merged; the scalar is their weight.
 template <class T>
 using SourceNodes = NodeRows<T, kNodes<T>>;
+// Gradients gathered at the nodes, in double.
+template <class T>
+using GradientNodes = NodeRows<double, kNodes<T>, 2>;
 
 // Blocks a thread should get at least, so that a piece is worth handing over.
 inline std::int64_t block_grain(std::int64_t channels) { return 1 + 16384 / (channels + 1); }
@@ -255,26 +259,31 @@ void merge_sources(const TreeShape& shape, const Masses<T>& masses, int highest,
 }
 
 // The transpose of merge_sources: what was gathered at the nodes is handed down to the tokens and added to dx and to
-// dscalar (unless that is null).
-template <class T, class A>
+// the tokens' scalars [tokens, 2] (unless that is null).
+template <class T>
 void hand_down(const TreeShape& shape, const Masses<T>& masses, int highest, std::int64_t channels,
-               NodeRows<A, kNodes<T>>& nodes, const Rows<A>& dx, A* dscalar, const Parallel& parallel) {
+               GradientNodes<T>& nodes, const Rows<double>& dx, double* scalars, const Parallel& parallel) {
   constexpr int p = kNodes<T>;
   for (int level = highest; level >= shape.leaf; --level) {
     parallel.run(shape.count(level), block_grain(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b) {
         const Merge<T> merge(shape, masses, level, b);
         const std::int64_t k = shape.index(level, b);
-        const Rows<const A> own{nodes.of(k, 1).data, channels, p};
         const bool leaf = level == shape.leaf;
-        const Rows<A> below = leaf ? Rows<A>{dx.row(b << level), dx.stride, merge.rows}
-                                   : Rows<A>{nodes.of(shape.index(level - 1, 2 * b), 1).data, channels, merge.rows};
-        unmix_rows<p, T, A>(channels, merge.matrix, merge.use, own, below);
-        if (dscalar == nullptr) continue;
-        A* scalar_below = leaf ? dscalar + (b << level) : nodes.scalar(shape.index(level - 1, 2 * b));
+        const std::int64_t child = leaf ? 0 : shape.index(level - 1, 2 * b);
+        const Rows<double> below = leaf ? Rows<double>{dx.row(b << level), dx.stride, merge.rows}
+                                        : Rows<double>{nodes.of(child, 1).data, channels, merge.rows};
+        unmix_rows<p, T, double>(channels, merge.matrix, merge.use, std::as_const(nodes).of(k, 1), below);
+        if (scalars == nullptr) continue;
+        const double* own = nodes.scalar(k);
+        double* scalars_below = leaf ? scalars + 2 * (b << level) : nodes.scalar(child);
         for (int r = 0; r < merge.rows; ++r) {
           if (merge.use[r] == 0) continue;
-          for (int q = 0; q < p; ++q) scalar_below[r] += merge.matrix[q * merge.rows + r] * nodes.scalar(k)[q];
+          for (int q = 0; q < p; ++q) {
+            const auto m = static_cast<double>(merge.matrix[q * merge.rows + r]);
+            scalars_below[2 * r] += m * own[2 * q];
+            scalars_below[2 * r + 1] += m * own[2 * q + 1];
+          }
         }
       }
     });

@@ -28,8 +28,7 @@ struct Backward {
   Weighted* natural;    // [batch, targets], as they come: causal targets of the tree (index -1: others)
   int4* bounds;         // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
   float4* near_sums;    // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
-  float* gradient;      // [batch, part_blocks, 8, channels]
-  float* mass_gradient; // [batch, part_blocks, 8]
+  float* gradient;      // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
   float* partial;       // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
 };
 
@@ -37,7 +36,7 @@ struct Backward {
 template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream);
 
-// gradient and mass_gradient of every block, from the targets that use it.
+// gradient of every block, from the targets that use it.
 template <typename T>
 cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t stream);
 

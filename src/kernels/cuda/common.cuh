@@ -71,6 +71,10 @@ struct Problem {
   int tiles;         // per sequence, at most
 };
 
+// Channels in eights (32 bytes: what memory moves at once), and eight more whose first is the mass.
+constexpr int kMassColumns = 8;
+__host__ __device__ inline int gradient_width(int channels) { return (channels + 7) / 8 * 8 + kMassColumns; }
+
 __host__ __device__ inline int class_of_level(int level) { return level == 0 ? 0 : level - kLeaf + 1; }
 __host__ __device__ inline int level_of_class(int c) { return c == 0 ? 0 : c + kLeaf - 1; }
 
@@ -93,6 +97,37 @@ template <>
 __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
 template <>
 __device__ inline __half from_float<__half>(float v) { return __float2half_rn(v); }
+
+// Two values of the storage type side by side (half types: in one register).
+template <typename T>
+struct Pair;
+template <>
+struct Pair<float> {
+  float low, high;
+  __device__ static Pair of(float low, float high) { return {low, high}; }
+  __device__ float first() const { return low; }
+  __device__ float second() const { return high; }
+};
+template <>
+struct Pair<__nv_bfloat16> {
+  unsigned bits;
+  __device__ static Pair of(float low, float high) {
+    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    return {*reinterpret_cast<const unsigned*>(&v)};
+  }
+  __device__ float first() const { return __uint_as_float(bits << 16); }
+  __device__ float second() const { return __uint_as_float(bits & 0xffff0000u); }
+};
+template <>
+struct Pair<__half> {
+  unsigned bits;
+  __device__ static Pair of(float low, float high) {
+    const __half2 v = __floats2half2_rn(low, high);
+    return {*reinterpret_cast<const unsigned*>(&v)};
+  }
+  __device__ float first() const { return __low2float(*reinterpret_cast<const __half2*>(&bits)); }
+  __device__ float second() const { return __high2float(*reinterpret_cast<const __half2*>(&bits)); }
+};
 
 __device__ inline float power_of_two(float v) {
   float result;
@@ -138,6 +173,12 @@ __device__ inline float node_offset(int level, int q) {
   return half - 0.5f + half * kCheb[q];
 }
 
+// Whether any target of the sequence uses the tree (known once the targets are sorted).
+__device__ inline bool uses_tree(const Problem& in, int batch) {
+  const int* starts = in.class_tile + batch * (kClasses + 1);
+  return starts[1] != starts[kClasses];
+}
+
 __device__ inline void copy16(void* shared, const void* global, bool valid) {
   const auto s = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   const int bytes = valid ? 16 : 0;  // 0: fills with zeros, reads nothing
@@ -147,32 +188,51 @@ __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;\n" :
 template <int kLeft>
 __device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft)); }
 
-// Rows of kColumns channels from `first` on into shared memory, row r from row_of(r) (null: zeros). `somewhere` is any
-// address in global memory.
-template <typename T, int kRowCount, int kColumns, typename RowOf>
-__device__ inline void load_rows(T* shared, int stride, int first, int channels, bool aligned, const void* somewhere,
-                                 RowOf row_of) {
-  constexpr int kPiece = 16 / sizeof(T), kPieces = kColumns / kPiece, kStep = kThreads / kPieces;
+// A row in global memory, from its first channel on; invalid: zeros are meant.
+template <typename T>
+struct RowAt {
+  const T* first;
+  bool valid;
+};
+
+// Brings kRowCount rows of kColumns channels to shared memory; thread t brings pieces of rows first_row(), + kStep, ...
+// row(k) is the k-th of them. Members are copies: a kernel's parameters are slow to reach through a reference.
+template <typename T, int kRowCount, int kColumns>
+struct Loader {
+  static constexpr int kPiece = 16 / sizeof(T), kPieces = kColumns / kPiece, kStep = kThreads / kPieces;
+  static constexpr int kCount = kRowCount / kStep;
   static_assert(kThreads % kPieces == 0 && kRowCount % kStep == 0);
-  const int c = static_cast<int>(threadIdx.x) % kPieces * kPiece, d = first + c;
-  if (aligned) {
+
+  int channels;
+  bool aligned;
+  const void* somewhere;  // any address in global memory
+
+  __device__ explicit Loader(const Problem& in) : channels(in.channels), aligned(in.aligned), somewhere(in.x) {}
+
+  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / kPieces; }
+
+  template <typename Row>
+  __device__ void load(T* shared, int stride, int channel, Row row) const {
+    const int c = static_cast<int>(threadIdx.x) % kPieces * kPiece, d = channel + c;
+    T* to = shared + first_row() * stride + c;
+    if (aligned) {
+      const bool inside = d < channels;
 #pragma unroll
-    for (int k = 0; k < kRowCount / kStep; ++k) {
-      const int r = static_cast<int>(threadIdx.x) / kPieces + k * kStep;
-      const T* row = row_of(r);
-      const bool valid = row != nullptr && d < channels;
-      copy16(shared + r * stride + c, valid ? row + d : somewhere, valid);
-    }
-  } else {
+      for (int k = 0; k < kCount; ++k) {
+        const RowAt<T> from = row(k);
+        const bool valid = inside && from.valid;
+        copy16(to + k * kStep * stride, valid ? from.first + d : somewhere, valid);
+      }
+    } else {
 #pragma unroll 1
-    for (int k = 0; k < kRowCount / kStep; ++k) {
-      const int r = static_cast<int>(threadIdx.x) / kPieces + k * kStep;
-      const T* row = row_of(r);
-      for (int e = 0; e < kPiece; ++e) {
-        shared[r * stride + c + e] = row != nullptr && d + e < channels ? row[d + e] : from_float<T>(0.f);
+      for (int k = 0; k < kCount; ++k) {
+        const RowAt<T> from = row(k);
+        for (int e = 0; e < kPiece; ++e) {
+          to[k * kStep * stride + e] = from.valid && d + e < channels ? from.first[d + e] : from_float<T>(0.f);
+        }
       }
     }
   }
-}
+};
 
 }  // namespace contextpool::cuda

@@ -21,56 +21,66 @@ __device__ float accumulate(Tile& tile, ForwardShared<T>& shared, int column, Pr
   const int slot = threadIdx.x >> 6;
   const Problem& in = tile.in;
   float sum = 0;
-  tile.each_group<0>([&](Source<0> source, int count) {
-    const auto fetch = [&](int n) {
+  tile.each_group<0>([&](int count) {
+    using Load = Loader<T, kRows, Product<T>::kColumns>;
+    const Load loader(in);
+    const auto fetch = [&](int n, int stage) {
       if (n < count) {
-        load_rows<T, kRows, Product<T>::kColumns>(shared.b[n % kStages], Product<T>::kB, column, in.channels,
-                                                  in.aligned, in.x, [&](int r) { return tile.row<T>(source, n, r); });
+        const T* first = tile.row<T>(n, Load::first_row());
+        const std::int64_t step = tile.shared.list[n].slot * (Load::kStep / kSlot);
+        const float* live = tile.shared.exponent + n * kRows + Load::first_row();
+        loader.load(shared.b[stage], Product<T>::kB, column, [&](int k) {
+          return RowAt<T>{first + k * step, live[k * Load::kStep] != minus_infinity()};
+        });
       }
       copy_commit();
     };
     const auto weigh = [&](int n) {
+      const Source<0> source = tile.source<0>(n);
+      const float half = 0.5f * static_cast<float>(1 << source.level);
       int low, high;
       float from;
-      tile.view(target, source, tile.shared.list[n], slot, low, high, from);
-      __align__(16) float exponent[kSlot];
-      __align__(16) float mass[kSlot];
-      __align__(16) T weight[kSlot];
+      tile.view(target, source, tile.shared.list[n].group, slot, low, high, from);
+      const float* exponent = tile.shared.exponent + n * kRows + slot * kSlot;
+      const float* mass = tile.shared.mass + n * kRows + slot * kSlot;
+      auto* a = reinterpret_cast<Pair<T>*>(shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot);
+      __align__(16) Pair<T> weight[kSlot / 2];
+      const bool tokens = source.level == 0;
+      if (!tokens) from += 0.5f - half;
 #pragma unroll
-      for (int k = 0; k < kSlot / 4; ++k) {
-        reinterpret_cast<float4*>(exponent)[k] =
-            *reinterpret_cast<const float4*>(tile.shared.exponent + n * kRows + slot * kSlot + 4 * k);
-        reinterpret_cast<float4*>(mass)[k] =
-            *reinterpret_cast<const float4*>(tile.shared.mass + n * kRows + slot * kSlot + 4 * k);
+      for (int r = 0; r < kSlot; r += 2) {
+        const float2 e = *reinterpret_cast<const float2*>(exponent + r);
+        const float2 m = *reinterpret_cast<const float2*>(mass + r);
+        const float t0 = from - (tokens ? static_cast<float>(r) : half * kCheb[r]);
+        const float t1 = from - (tokens ? static_cast<float>(r + 1) : half * kCheb[r + 1]);
+        const float d0 = target.scale * t0, d1 = target.scale * t1;
+        const float w0 = power_of_two(e.x - target.exponent - d0 * d0);
+        const float w1 = power_of_two(e.y - target.exponent - d1 * d1);
+        weight[r / 2] = Pair<T>::of(r >= low && r < high ? w0 : 0.f, r + 1 >= low && r + 1 < high ? w1 : 0.f);
+        sum += weight[r / 2].first() * m.x + weight[r / 2].second() * m.y;
       }
-#pragma unroll
-      for (int r = 0; r < kSlot; ++r) {
-        const float d = target.scale * (from - row_offset(source.level, r));
-        const float w = r >= low && r < high ? power_of_two(exponent[r] - target.exponent - d * d) : 0.f;
-        weight[r] = from_float<T>(w);
-        const float rounded = to_float(weight[r]);
-        sum += rounded == 0 ? 0 : rounded * mass[r];
-      }
-      T* a = shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot;
 #pragma unroll
       for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {
         reinterpret_cast<uint4*>(a)[k] = reinterpret_cast<const uint4*>(weight)[k];
       }
     };
-    fetch(0);
-    fetch(1);
+    int stage = 0, next = 2;
+    fetch(0, 0);
+    fetch(1, 1);
     weigh(0);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
       copy_wait<kStages - 2>();
       __syncthreads();
-      fetch(n + kStages - 1);
+      fetch(n + kStages - 1, next);
       if (n + 1 < count) weigh(n + 1);
       if constexpr (kCareful) {
-        careful_step(product, shared.a[n & 1], shared.b[n % kStages]);
+        careful_step(product, shared.a[n & 1], shared.b[stage]);
       } else {
-        product.step(shared.a[n & 1], shared.b[n % kStages]);
+        product.step(shared.a[n & 1], shared.b[stage]);
       }
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
   });
@@ -122,23 +132,28 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const __grid_const
     });
     __syncthreads();
   }
-  product.each([&](int row, int c, float& v0, float& v1) {
+  float scale[4], near[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int row = Product<T>::row(k);
+    const Target& t = shared.tile.targets[row];
     float total = 0;
 #pragma unroll
-    for (int k = 0; k < kRows / kSlot; ++k) total += shared.partial[k][row];
-    T* to = rows + row * kStride + c;
-    const Target& t = shared.tile.targets[row];
+    for (int s = 0; s < kRows / kSlot; ++s) total += shared.partial[s][row];
+    near[k] = 0;
     if (part == Part::far && t.level != 0 && t.index >= 0) {
-      const float near = near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + t.index];
-      if (near != 0) {
-        total += near;
-        v0 += near * to_float(to[0]);
-        v1 += near * to_float(to[1]);
-      }
+      near[k] = near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + t.index];
+      total += near[k];
     }
-    const float scale = total == 0 ? 0.f : 1.f / total;
-    to[0] = from_float<T>(total == 0 ? 0.f : v0 * scale);
-    to[1] = from_float<T>(total == 0 ? 0.f : v1 * scale);
+    scale[k] = total == 0 ? 0.f : 1.f / total;
+  }
+  product.each([&](int k, int c, float& v0, float& v1) {
+    auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
+    if (near[k] != 0) {
+      v0 += near[k] * to->first();
+      v1 += near[k] * to->second();
+    }
+    *to = Pair<T>::of(v0 * scale[k], v1 * scale[k]);
   });
   if (part == Part::near && blockIdx.y == 0 && threadIdx.x < kTile && shared.tile.targets[threadIdx.x].index >= 0) {
     float total = 0;

@@ -51,6 +51,11 @@ struct Gather {
   Row row;
   int part, parts;  // of the targets that cover the rows
 
+  using Load = Loader<T, kRows, Product<T>::kColumns>;
+  Load loader{in};
+  const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(batch) * in.targets * in.channels;
+  const Weighted* tiled = out.tiled + static_cast<std::int64_t>(batch) * in.tiles * kTile;
+
   __device__ bool covers(Use use, int half) const {
     const int4 bound = out.bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + half];
     if (use == Use::own) return bound.x < end_unit && bound.y > first_unit;
@@ -102,21 +107,24 @@ struct Gather {
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    fetch_rows(0, count);
-    fetch_rows(1, count);
+    fetch_rows(0, count, 0);
+    fetch_rows(1, count, 1);
+    int stage = 0, next = 2;
     weigh(use, 0, mass);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
       copy_wait<1>();  // rows n and targets n + 2 are here
       __syncthreads();
       fetch_targets(use, n + kRing, count);
-      fetch_rows(n + 2, count);
+      fetch_rows(n + 2, count, next);
       if (n + 1 < count) weigh(use, n + 1, mass);
       if constexpr (kCareful) {
-        careful_step(product, shared.a[n & 1], shared.b[n % kStages]);
+        careful_step(product, shared.a[n & 1], shared.b[stage]);
       } else {
-        product.step(shared.a[n & 1], shared.b[n % kStages]);
+        product.step(shared.a[n & 1], shared.b[stage]);
       }
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
   }
@@ -126,7 +134,7 @@ struct Gather {
   __device__ void fetch_targets(Use use, int n, int count) {
     if (n < count && threadIdx.x < kRows * 2) {
       const int group = shared.list[n], k = threadIdx.x / 2;
-      const Weighted* from = out.tiled + (static_cast<std::int64_t>(batch) * in.tiles * 2 + group) * kRows;
+      const Weighted* from = tiled + static_cast<std::int64_t>(group) * kRows;
       bool here = true;
       if (use == Use::near) {
         here = group * kRows + k < in.targets;
@@ -137,34 +145,49 @@ struct Gather {
     }
   }
 
-  __device__ void fetch_rows(int n, int count) {
+  __device__ void fetch_rows(int n, int count, int stage) {
     if (n < count) {
-      const Weighted* targets = shared.targets[n % kRing];
-      load_rows<T, kRows, Product<T>::kColumns>(
-          shared.b[n % kStages], Product<T>::kB, blockIdx.y * Product<T>::kColumns, in.channels, in.aligned, in.x,
-          [&](int r) -> const T* {
-            const int m = targets[r].inverse == 0 ? -1 : targets[r].index;  // all zero where there is no target
-            return m < 0 ? nullptr : static_cast<const T*>(out.dy) + (sequence() + m) * in.channels;
-          });
+      const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
+      loader.load(shared.b[stage], Product<T>::kB, blockIdx.y * Product<T>::kColumns, [&](int k) {
+        const Weighted& t = targets[k * Load::kStep];  // all zero where there is no target
+        return RowAt<T>{dy + static_cast<std::int64_t>(t.index) * loader.channels, t.inverse != 0 && t.index >= 0};
+      });
     }
     copy_commit();
   }
 
   __device__ void weigh(Use use, int n, float& mass) {
+    if (use == Use::own) {
+      weigh_as<Use::own>(n, mass);
+    } else if (use == Use::near) {
+      weigh_as<Use::near>(n, mass);
+    } else {
+      weigh_as<Use::remainder>(n, mass);
+    }
+  }
+
+  template <Use kUse>
+  __device__ void weigh_as(int n, float& mass) {
     const int slot = threadIdx.x >> 6;
     const Weighted* targets = shared.targets[n % kRing] + slot * kSlot;
-    __align__(16) T weight[kSlot];
+    __align__(16) Pair<T> weight[kSlot / 2];
+    float w[2], c[2];
 #pragma unroll
     for (int k = 0; k < kSlot; ++k) {
       const Weighted t = targets[k];
-      bool uses = row.live && t.index >= 0 && t.inverse != 0;
-      if (use == Use::own) uses = uses && row.unit >= t.begin && row.unit < t.end;
-      if (use == Use::remainder) uses = uses && takes_remainder(t.position, level, row.unit);
-      if (use == Use::near) uses = uses && row.unit >= near_begin(t.position) && row.unit <= t.position;
+      bool uses = t.index >= 0 && t.inverse != 0;
+      if (kUse == Use::own) uses = uses && row.unit >= t.begin && row.unit < t.end;
+      if (kUse == Use::remainder) uses = uses && takes_remainder(t.position, level, row.unit);
+      if (kUse == Use::near) uses = uses && row.unit >= near_begin(t.position) && row.unit <= t.position;
       const float d = t.scale * (static_cast<float>(t.position - row.base) - row.offset);
-      weight[k] = from_float<T>(uses ? power_of_two(row.exponent - t.exponent - d * d) * t.inverse : 0.f);
-      const float w = to_float(weight[k]);
-      if (w != 0) mass += w * t.c;
+      w[k % 2] = uses && row.live ? power_of_two(row.exponent - t.exponent - d * d) * t.inverse : 0.f;
+      c[k % 2] = t.c;
+      if (k % 2 == 1) {
+        weight[k / 2] = Pair<T>::of(w[0], w[1]);
+        const float w0 = weight[k / 2].first(), w1 = weight[k / 2].second();
+        mass += w0 == 0 ? 0.f : w0 * c[0];
+        mass += w1 == 0 ? 0.f : w1 * c[1];
+      }
     }
     T* a = shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot;
 #pragma unroll
@@ -227,6 +250,7 @@ __global__ void __launch_bounds__(kThreads, 2) gather_blocks_kernel(const __grid
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch;
+  if (!uses_tree(in, batch)) return;
   int group = blockIdx.x / in.batch, level = in.tree.last, blocks = 0, parts = 1;
   for (;; --level) {  // 8 blocks a group, in so many parts, level after level, the longest sums first
     blocks = in.tree.count(level);
@@ -247,22 +271,20 @@ __global__ void __launch_bounds__(kThreads, 2) gather_blocks_kernel(const __grid
   Product<T> product;
   Gather<T> gather{in, out, shared, batch, level, group * 8, min(blocks, group * 8 + 8), row, part, parts};
   gather.run(product);
-  const std::int64_t node = in.tree.part_block(batch, level, part, group * 8) * kNodes;
+  const int width = gradient_width(in.channels);
+  float* to = out.gradient + in.tree.part_block(batch, level, part, group * 8) * kNodes * width;
   const int rows = min(8, blocks - group * 8) * kNodes, column = blockIdx.y * Product<T>::kColumns;
   product.each([&](int k, int c, float& v0, float& v1) {
-    if (k >= rows) return;
-    float* to = out.gradient + (node + k) * in.channels + column + c;
-    if (in.aligned && column + c < in.channels) {
-      *reinterpret_cast<float2*>(to) = make_float2(v0, v1);
-    } else {
-      if (column + c < in.channels) to[0] = v0;
-      if (column + c + 1 < in.channels) to[1] = v1;
-    }
+    const int r = Product<T>::row(k);
+    if (r >= rows || column + c >= width - kMassColumns) return;
+    *reinterpret_cast<float2*>(to + r * width + column + c) = make_float2(v0, v1);
   });
   if (blockIdx.y == 0 && static_cast<int>(threadIdx.x) < rows) {
     float total = 0;
     for (int k = 0; k < kRows / kSlot; ++k) total += shared.mass[k][threadIdx.x];
-    out.mass_gradient[node + threadIdx.x] = total;
+    auto* last = reinterpret_cast<float4*>(to + threadIdx.x * width + width - kMassColumns);
+    last[0] = make_float4(total, 0, 0, 0);
+    last[1] = make_float4(0, 0, 0, 0);
   }
 }
 
@@ -285,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
   const int column = blockIdx.y * kColumns;
   const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + group;
   const std::int64_t leaf = in.tree.exists() ? in.tree.part_block(batch, kLeaf, 0, group) : 0;
-  const bool tree = in.tree.exists() && in.block_log[block] != minus_infinity();
+  const bool tree = in.tree.exists() && uses_tree(in, batch) && in.block_log[block] != minus_infinity();
   if (tree) {
     // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l: slots
     // of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
@@ -297,36 +319,53 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
       if (slot == 0) shared.leaf[r][q] = value;
       shared.a[0][r * Product<T>::kA + slot * kSlot + q] = half_of<T>(value, slot == 1, slot == 3);
     }
-    for (int p = threadIdx.x; p < kRows * kColumns; p += kThreads) {
-      const int k = p / kColumns, d = column + p % kColumns;
-      const float value =
-          k < 3 * kSlot && d < in.channels ? out.gradient[(leaf * kNodes + k % kNodes) * in.channels + d] : 0.f;
-      shared.b[0][k * kStride + p % kColumns] = half_of<T>(value, k / kSlot == 2, k / kSlot == 3);
+    constexpr int kEach = kColumns / 32;  // columns of a thread; a warp has a node
+    const int q = threadIdx.x / 32, c = threadIdx.x % 32 * kEach;
+    const float* from = out.gradient + (leaf * kNodes + q) * gradient_width(in.channels) + column + c;
+    T* to = shared.b[0] + q * kStride + c;
+#pragma unroll
+    for (int k = 0; k < kEach; k += 4) {
+      const float4 v = column + c + k < in.channels ? *reinterpret_cast<const float4*>(from + k) : make_float4(0, 0, 0, 0);
+      const float value[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const T high = half_of<T>(value[e], false, false);
+        to[k + e] = high;
+        to[kSlot * kStride + k + e] = high;
+        to[2 * kSlot * kStride + k + e] = half_of<T>(value[e], true, false);
+        to[3 * kSlot * kStride + k + e] = from_float<T>(0.f);
+      }
     }
     __syncthreads();
     product.step(shared.a[0], shared.b[0]);
     __syncthreads();
   }
   T* rows = shared.b[0];
-  load_rows<T, kTile, kColumns>(rows, kStride, column, in.channels, in.aligned, in.x, [&](int r) -> const T* {
-    if (j0 + r >= in.tokens || logs[j0 + r] == minus_infinity()) return nullptr;
-    return static_cast<const T*>(in.x) + batch * in.x_batch_stride + (j0 + r) * in.x_token_stride;
+  using Load = Loader<T, kTile, kColumns>;
+  const T* x = static_cast<const T*>(in.x) + batch * in.x_batch_stride;
+  Load(in).load(rows, kStride, column, [&](int k) {
+    const int t = j0 + Load::first_row() + k * Load::kStep;
+    return RowAt<T>{x + t * in.x_token_stride, t < in.tokens && logs[min(t, in.tokens - 1)] != minus_infinity()};
   });
   copy_commit();
-  for (int k = threadIdx.x; k < kTile * 17; k += kThreads) shared.share[0][k] = 0;
+  float dot[4];
+  bool live[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int t = j0 + Product<T>::row(k);
+    live[k] = t < in.tokens && logs[t] != minus_infinity();
+    dot[k] = 0;
+  }
   copy_wait<0>();
   __syncthreads();
-  product.each([&](int r, int c, float& v0, float& v1) {
-    T* to = rows + r * kStride + c;
-    const bool live = j0 + r < in.tokens && logs[j0 + r] != minus_infinity();
-    if (live) {
-      float dot = column + c < in.channels ? v0 * to_float(to[0]) : 0.f;
-      dot += column + c + 1 < in.channels ? v1 * to_float(to[1]) : 0.f;
-      shared.share[r][Product<T>::share()] += dot;
-    }
-    to[0] = from_float<T>(live ? v0 : 0.f);
-    to[1] = from_float<T>(live ? v1 : 0.f);
+  product.each([&](int k, int c, float& v0, float& v1) {
+    auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
+    if (column + c < in.channels) dot[k] += v0 * to->first();
+    if (column + c + 1 < in.channels) dot[k] += v1 * to->second();
+    *to = Pair<T>::of(live[k] ? v0 : 0.f, live[k] ? v1 : 0.f);
   });
+#pragma unroll
+  for (int k = 0; k < 4; ++k) shared.share[Product<T>::row(k)][Product<T>::share()] = dot[k];
   __syncthreads();
   T* dx = static_cast<T*>(out.dx) + static_cast<std::int64_t>(batch) * in.tokens * in.channels;
   for (int p = threadIdx.x; p < kTile * kPieces; p += kThreads) {
@@ -347,7 +386,7 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
     if (blockIdx.y == 0) {
       for (int k = 0; k < kRows / kSlot; ++k) dl -= shared.mass[k][threadIdx.x];
       for (int q = 0; tree && q < kNodes; ++q) {
-        dl -= shared.leaf[threadIdx.x][q] * out.mass_gradient[leaf * kNodes + q];
+        dl -= shared.leaf[threadIdx.x][q] * out.gradient[(leaf * kNodes + q + 1) * gradient_width(in.channels) - kMassColumns];
       }
     }
   }

@@ -29,10 +29,10 @@ struct Lanes {
 
 __device__ float square(float v) { return v * v; }
 
-// log2 of the relative error of interpolating exp(-t^2 / 2 sigma^2) over a block with 8 nodes, q = t_far length / sigma^2.
-__device__ float interpolation_error(float q) {
-  return q < 2 ? -22.f : fminf(-22.f + 6.f * (q - 2.f), -16.f + 4.5f * (q - 3.f));
-}
+// Their sum bounds log2 of the error of interpolating exp(-t^2 / 2 sigma^2) with 8 nodes over a block, against its
+// largest value there: length and near, the distance of the block, in sigma. Checked for lengths up to 3 and all of the support.
+__device__ float interpolation_error(float length) { return -22.8f + 8.f * log2f(length); }
+__device__ float interpolation_error_growth(float near) { return 2.3f * fmaxf(0.f, near - 1.f); }
 
 struct Planner {
   const Problem& in;
@@ -180,17 +180,17 @@ struct Planner {
       return true;
     }
     const float threshold = least - precision.cut - log2f(static_cast<float>(max(1, last - first + 1)));
-    const float over = static_cast<float>(length) * square(1.f / target.sigma);
+    const float unit = 1.f / target.sigma, error = interpolation_error(static_cast<float>(length) * unit);
     int kept_first = last + 1, kept_last = first - 1;
     bool exact = true;
     for (int b = first + lanes.lane; b <= last; b += kLanes) {
       const int t0 = b << level, t1 = ((b + 1) << level) - 1;
-      const float decay = square(target.scale * near_distance(t0, t1)), bound = logs[b] - decay;
+      const float near = near_distance(t0, t1), decay = square(target.scale * near), bound = logs[b] - decay;
       if (bound < threshold && !bad) continue;
       kept_first = min(kept_first, b);
       kept_last = max(kept_last, b);
       most = fmaxf(most, ceilf(logs[b]) - decay);
-      exact = exact && bound + interpolation_error(far_distance(t0, t1) * over) <= least + precision.tolerance;
+      exact = exact && bound + error + interpolation_error_growth(near * unit) <= least + precision.tolerance;
     }
     kept_first = -lanes.max(-kept_first);
     kept_last = lanes.max(kept_last);
@@ -227,14 +227,53 @@ struct Planner {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) quad_kernel(Problem in, int quads) {
+// The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has 64 tokens.
+__global__ void __launch_bounds__(kThreads) token_logs_kernel(const __grid_constant__ Problem in, int blocks) {
+  static_assert(kLeaf == 6 && kRows == 32);
   const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  if (g >= static_cast<std::int64_t>(in.batch) * quads) return;
-  const int b = static_cast<int>(g / quads), j = static_cast<int>(g % quads) * kRows + threadIdx.x % 32;
-  float v = j < in.tokens ? in.log_weight[static_cast<std::int64_t>(b) * in.tokens + j] * kLog2e : minus_infinity();
-  const bool bad = __any_sync(0xffffffffu, !(v < __int_as_float(0x7f800000)));
-  for (int k = 16; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, k));
-  if (threadIdx.x % 32 == 0) in.quad_log[g] = bad ? not_a_number() : v;
+  if (g >= static_cast<std::int64_t>(in.batch) * blocks) return;
+  const int b = static_cast<int>(g / blocks), block = static_cast<int>(g % blocks), lane = threadIdx.x % 32;
+  const int quads = (in.tokens + kRows - 1) / kRows;
+  float v[2], most[2];
+  bool bad[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int j = (block * 2 + h) * 32 + lane;
+    v[h] = j < in.tokens ? in.log_weight[static_cast<std::int64_t>(b) * in.tokens + j] * kLog2e : minus_infinity();
+    bad[h] = __any_sync(0xffffffffu, !(v[h] < __int_as_float(0x7f800000)));
+    most[h] = v[h];
+    for (int k = 16; k > 0; k /= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], k));
+    if (lane == 0 && block * 2 + h < quads) {
+      in.quad_log[static_cast<std::int64_t>(b) * quads + block * 2 + h] = bad[h] ? not_a_number() : most[h];
+    }
+  }
+  if (!in.tree.exists()) return;
+  const float top = fmaxf(most[0], most[1]);
+  float total = top > minus_infinity() ? exp2f(v[0] - top) + exp2f(v[1] - top) : 0.f;
+  for (int k = 16; k > 0; k /= 2) total += __shfl_xor_sync(0xffffffffu, total, k);
+  if (lane == 0) {
+    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] =
+        bad[0] || bad[1] ? not_a_number() : top > minus_infinity() ? top + log2f(total) : minus_infinity();
+  }
+}
+
+__device__ float add_logs(float a, float b) {
+  const float high = fmaxf(a, b), low = fminf(a, b);
+  if (isnan(a) || isnan(b)) return not_a_number();
+  return low == minus_infinity() ? high : high + log2f(1.f + exp2f(low - high));
+}
+
+// The weights of larger blocks, level after level.
+__global__ void __launch_bounds__(kSortChunk) block_logs_kernel(const __grid_constant__ Problem in) {
+  float* logs = in.block_log + static_cast<std::int64_t>(blockIdx.x) * in.tree.blocks;
+  for (int k = kLeaf + 1; k <= in.tree.last; ++k) {
+    const float* from = logs + in.tree.offset[k - 1 - kLeaf];
+    for (int c = threadIdx.x; c < in.tree.count(k); c += kSortChunk) {
+      const float right = 2 * c + 1 < in.tree.count(k - 1) ? from[2 * c + 1] : minus_infinity();
+      logs[in.tree.offset[k - kLeaf] + c] = add_logs(from[2 * c], right);
+    }
+    __syncthreads();
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts, int chunks) {
@@ -341,9 +380,10 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
   const int chunks = sort_chunks(in.targets);
   const std::int64_t threads = static_cast<std::int64_t>(in.batch) * in.targets * kLanes;
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-  const int quads = (in.tokens + kRows - 1) / kRows;
-  const std::int64_t quad_threads = static_cast<std::int64_t>(in.batch) * quads * 32;
-  quad_kernel<<<static_cast<unsigned>((quad_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in, quads);
+  const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
+  const std::int64_t leaf_threads = static_cast<std::int64_t>(in.batch) * leaves * 32;
+  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in, leaves);
+  if (in.tree.last > kLeaf) block_logs_kernel<<<in.batch, kSortChunk, 0, stream>>>(in);
   plan_kernel<<<blocks, kThreads, 0, stream>>>(in, precision, counts, chunks);
   if (in.order != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);
   return cudaGetLastError();

@@ -13,7 +13,7 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr std::int64_t kLongSequence = 1024;  // tokens above which the tree pays for itself
+constexpr std::int64_t kLongSequence = 512;   // tokens above which the tree pays for itself
 constexpr std::int64_t kFewTargets = 16;      // ... unless there are fewer targets than tokens by this factor
 
 // Hands out pieces of one allocation; with a null base it only counts.
@@ -97,8 +97,7 @@ Scratch lay_out(const Pool1d& in, bool backward, void* workspace) {
       b.near_sums = arena.take<float4>(in.batch * in.targets);
     }
     if (s.sorted()) {
-      b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * in.channels);
-      b.mass_gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes);
+      b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * gradient_width(p.channels));
     }
     const std::int64_t columns = (in.channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
     if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
@@ -112,7 +111,7 @@ Precision precision_of();
 template <>
 Precision precision_of<float>() { return {24, -19, 1, false}; }
 template <>
-Precision precision_of<__nv_bfloat16>() { return {12, -8, 2, false}; }
+Precision precision_of<__nv_bfloat16>() { return {12, -8, 2.5f, false}; }
 template <>
 Precision precision_of<__half>() { return {18, -11, 2, true}; }
 
@@ -121,11 +120,9 @@ Precision precision_of<__half>() { return {18, -11, 2, true}; }
 
 template <typename T>
 cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
-  if (s.sorted()) {
-    CONTEXTPOOL_RETURN_IF_ERROR(cudaMemsetAsync(s.zeros, 0, s.zero_bytes, stream));
-    CONTEXTPOOL_RETURN_IF_ERROR(build_tree<T>(s.problem, stream));
-  }
-  return plan_targets(s.problem, precision_of<T>(), s.counts, stream);
+  if (s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(cudaMemsetAsync(s.zeros, 0, s.zero_bytes, stream));
+  CONTEXTPOOL_RETURN_IF_ERROR(plan_targets(s.problem, precision_of<T>(), s.counts, stream));
+  return s.sorted() ? build_tree<T>(s.problem, stream) : cudaSuccess;
 }
 
 template <typename T>
@@ -152,7 +149,7 @@ cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_wei
   CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
   if (s.sorted()) {
     CONTEXTPOOL_RETURN_IF_ERROR(gather_blocks<T>(s.problem, s.backward, stream));
-    CONTEXTPOOL_RETURN_IF_ERROR(push_down(s.problem, s.backward.gradient, s.backward.mass_gradient, stream));
+    CONTEXTPOOL_RETURN_IF_ERROR(push_down(s.problem, s.backward.gradient, stream));
   }
   return gather_tokens<T>(s.problem, s.backward, stream);
 }

@@ -33,8 +33,8 @@ __device__ inline void multiply<__half>(float (&c)[4], const unsigned (&a)[4], u
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Each thread owns values at (row, column .. column + 1); each(f) calls f(row, column, value0, value1). A row is shared
-// by 16 threads, told apart by share().
+// Each thread owns values of 4 rows, row(0 .. 3), at columns column, column + 1; each(f) calls f(k, column, value0,
+// value1) with k the number of the row. A row is shared by 16 threads, told apart by share().
 template <typename T>
 struct Product {
   static constexpr int kColumns = TileOf<T>::columns;
@@ -45,6 +45,7 @@ struct Product {
   __device__ static int row0() { return (threadIdx.x >> 5 & 1) * 32; }
   __device__ static int column0() { return (threadIdx.x >> 6) * (kColumns / 4); }
   __device__ static int share() { return (threadIdx.x >> 6) * 4 + (threadIdx.x & 3); }
+  __device__ static int row(int k) { return row0() + k * 8 + (lane() >> 2); }
 
   __device__ void step(const T* a, const T* b) {
 #pragma unroll
@@ -72,9 +73,9 @@ struct Product {
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int n = 0; n < kColumns / 32; ++n) {
-        const int row = row0() + m * 16 + (lane() >> 2), column = column0() + n * 8 + (lane() & 3) * 2;
-        f(row, column, sum[m][n][0], sum[m][n][1]);
-        f(row + 8, column, sum[m][n][2], sum[m][n][3]);
+        const int column = column0() + n * 8 + (lane() & 3) * 2;
+        f(2 * m, column, sum[m][n][0], sum[m][n][1]);
+        f(2 * m + 1, column, sum[m][n][2], sum[m][n][3]);
       }
     }
   }
@@ -87,6 +88,7 @@ struct Product<float> {
   float sum[4][8] = {};  // rows 4 ty .., columns 4 tx .. and 64 + 4 tx ..
 
   __device__ static int share() { return threadIdx.x & 15; }
+  __device__ static int row(int k) { return (threadIdx.x >> 4) * 4 + k; }
 
   __device__ void step(const float* a, const float* b) {
     const int ty = threadIdx.x >> 4, tx = threadIdx.x & 15;
@@ -105,12 +107,12 @@ struct Product<float> {
 
   template <typename F>
   __device__ void each(F f) {
-    const int ty = threadIdx.x >> 4, tx = threadIdx.x & 15;
+    const int tx = threadIdx.x & 15;
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
-        f(ty * 4 + r, (c & 4) * 16 + tx * 4 + (c & 3), sum[r][c], sum[r][c + 1]);
+        f(r, (c & 4) * 16 + tx * 4 + (c & 3), sum[r][c], sum[r][c + 1]);
       }
     }
   }
@@ -122,8 +124,8 @@ template <typename T>
 __device__ inline void careful_step(Product<T>& c, const T* a, const T* b) {
 #pragma unroll 1
   for (int k = 0; k < kRows; ++k) {
-    c.each([&](int row, int column, float& v0, float& v1) {
-      const float w = to_float(a[row * Product<T>::kA + k]);
+    c.each([&](int r, int column, float& v0, float& v1) {
+      const float w = to_float(a[Product<T>::row(r) * Product<T>::kA + k]);
       if (w == 0) return;  // a NaN weight goes on
       v0 += w * to_float(b[k * Product<T>::kB + column]);
       v1 += w * to_float(b[k * Product<T>::kB + column + 1]);

@@ -30,14 +30,17 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
   Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
   const int steps = (in.channels + kWide - 1) / kWide;
-  const auto dy_row = [&](int r) -> const T* {
-    const int m = shared.tile.targets[r].index;
-    if (m < 0) return nullptr;
-    return static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels;
+  using Load = Loader<T, kTile, kWide>;
+  static_assert(kTile == kScoreRows);
+  const Load loader(in);
+  const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
+  const auto dy_row = [&](int k) {
+    const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
+    return RowAt<T>{dy + static_cast<std::int64_t>(m) * loader.channels, m >= 0};
   };
   if (resident) {
     for (int s = 0; s < steps; ++s) {
-      load_rows<T, kTile, kWide>(left + s * kWide, rows_stride, s * kWide, in.channels, in.aligned, in.x, dy_row);
+      loader.load(left + s * kWide, rows_stride, s * kWide, dy_row);
     }
   }
   float cheb[Scores<T>::kPer];
@@ -46,28 +49,29 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
   float sums[kSums][4] = {};
   Scores<T> scores;
   scores.clear();
-  tile.each_group<1>([&](Source<1> source, int count) {
+  tile.each_group<1>([&](int count) {
     const int total = count * steps;
-    int next_group = 0, next_step = 0;  // what fetch brings next
+    int next_group = 0, next_step = 0, next = 0;  // what fetch brings next, and where
     const auto fetch = [&](int n) {
       if (n < total) {
-        load_rows<T, kScoreRows, kWide>(rows + n % kStages * kScoreRows * kStride, kStride, next_step * kWide, in.channels,
-                                        in.aligned, in.x, [&](int r) { return tile.row<T>(source, next_group, r); });
-        if (!resident) {
-          load_rows<T, kTile, kWide>(left + n % kStages * kTile * kStride, kStride, next_step * kWide, in.channels,
-                                     in.aligned, in.x, dy_row);
-        }
+        const T* first = tile.row<T>(next_group, Load::first_row());
+        const std::int64_t step = shared.tile.list[next_group].slot * (Load::kStep / kSlot);
+        const float* live = shared.tile.exponent + next_group * kScoreRows + Load::first_row();
+        loader.load(rows + next * kScoreRows * kStride, kStride, next_step * kWide, [&](int k) {
+          return RowAt<T>{first + k * step, live[k * Load::kStep] != minus_infinity()};
+        });
+        if (!resident) loader.load(left + next * kTile * kStride, kStride, next_step * kWide, dy_row);
         if (++next_step == steps) {
           next_step = 0;
           ++next_group;
         }
       }
+      next = next + 1 == kStages ? 0 : next + 1;
       copy_commit();
     };
-    const float half = source.level == 0 ? 0.f : 0.5f * static_cast<float>(1 << source.level);
     fetch(0);
     fetch(1);
-    int n = 0;
+    int n = 0, stage = 0;
 #pragma unroll 1
     for (int g = 0; g < count; ++g) {
 #pragma unroll 1
@@ -75,9 +79,12 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
         copy_wait<kStages - 2>();
         __syncthreads();
         fetch(n + kStages - 1);
-        scores.step(resident ? left + s * kWide : left + n % kStages * kTile * kStride, resident ? rows_stride : kStride,
-                    rows + n % kStages * kScoreRows * kStride, kStride);
+        scores.step(resident ? left + s * kWide : left + stage * kTile * kStride, resident ? rows_stride : kStride,
+                    rows + stage * kScoreRows * kStride, kStride);
+        stage = stage + 1 == kStages ? 0 : stage + 1;
       }
+      const Source<1> source = tile.source<1>(g);
+      const float half = 0.5f * static_cast<float>(1 << source.level);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const Target& target = shared.tile.targets[Scores<T>::target(k)];
@@ -85,7 +92,7 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
         for (int m = 0; m < Scores<T>::kSlots; ++m) {
           int low, high;
           float from;
-          tile.view(target, source, shared.tile.list[g], Scores<T>::slot(m), low, high, from);
+          tile.view(target, source, shared.tile.list[g].group, Scores<T>::slot(m), low, high, from);
 #pragma unroll
           for (int e = 0; e < Scores<T>::kPer; ++e) {
             const int r = Scores<T>::row(e), row = g * kScoreRows + Scores<T>::slot(m) * kSlot + r;

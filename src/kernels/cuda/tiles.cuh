@@ -9,7 +9,7 @@ constexpr int kRows = 32;         // source rows (or, transposed, targets) of on
 constexpr int kSlot = 8;          // rows of a slot: 8 tokens, or the 8 nodes of a block
 constexpr int kStages = 3;        // of rows on their way from memory
 constexpr int kScoreRows = 64;    // source rows of one step of the scores
-constexpr int kResident = 768;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
+constexpr int kResident = 512;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
 constexpr int kListRows = 1024;   // source rows whose weights' exponents are brought to shared memory at once
 constexpr int kSparseTile = 8;    // targets of a tile where neighbours in the order are far apart
 

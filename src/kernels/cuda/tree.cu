@@ -37,10 +37,8 @@ __device__ const LeafTable kLeafTable = LeafTable();
 __device__ float child_scale(float child_log, float parent_log) {
   return child_log == minus_infinity() ? 0.f : exp2f(block_exponent(child_log) - block_exponent(parent_log));
 }
-__device__ float add_logs(float a, float b) {
-  const float high = fmaxf(a, b), low = fminf(a, b);
-  if (isnan(a) || isnan(b)) return not_a_number();
-  return low == minus_infinity() ? high : high + log2f(1.f + exp2f(low - high));
+__device__ float4 add_scaled(float4 a, float s, float4 b) {
+  return make_float4(a.x + s * b.x, a.y + s * b.y, a.z + s * b.z, a.w + s * b.w);
 }
 
 struct Place {  // where a thread block stands: blocks from `first` of level `low` on, channels from `column` on
@@ -71,33 +69,20 @@ struct UpShared {
   float log[kRaise + 1][kBlocks];
 };
 
-// log2 of the weight of a warp's block and the weights of its tokens (0: masked) to shared memory; a bit per live token.
-__device__ float weigh_block(const Problem& in, const Place& at, UpShared& shared, int j0, unsigned (&live)[2]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+// The weights of the tokens of a warp's block (0: masked) to shared memory; a bit per live token.
+__device__ void weigh_block(const Problem& in, const Place& at, UpShared& shared, int j0, unsigned (&live)[2]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = j0 >> kLeaf;
   const float* l = in.log_weight + static_cast<std::int64_t>(at.batch) * in.tokens;
-  float v[2], most = minus_infinity();
-  bool bad = false;
+  const float exponent =
+      block < blocks_at(in, kLeaf) ? block_exponent(in.block_log[block_index(in, at.batch, kLeaf, block)]) : 0.f;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int j = j0 + h * 32 + lane;
-    v[h] = j < in.tokens ? l[j] * kLog2e : minus_infinity();
-    bad = bad || !(v[h] < __int_as_float(0x7f800000));
-    most = fmaxf(most, v[h]);
-  }
-  for (int k = 16; k > 0; k /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, k));
-  float total = 0;
-  if (most > minus_infinity()) total = exp2f(v[0] - most) + exp2f(v[1] - most);
-  for (int k = 16; k > 0; k /= 2) total += __shfl_xor_sync(0xffffffffu, total, k);
-  bad = __any_sync(0xffffffffu, bad);
-  const float log_weight = bad ? not_a_number() : most > minus_infinity() ? most + log2f(total) : minus_infinity();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    live[h] = __ballot_sync(0xffffffffu, v[h] != minus_infinity());
-    shared.token_weight[warp][h * 32 + lane] =
-        v[h] == minus_infinity() ? 0.f : exp2f(v[h] - block_exponent(log_weight));
+    const float v = j < in.tokens ? l[j] * kLog2e : minus_infinity();
+    live[h] = __ballot_sync(0xffffffffu, v != minus_infinity());
+    shared.token_weight[warp][h * 32 + lane] = v == minus_infinity() ? 0.f : exp2f(v - exponent);
   }
   __syncwarp();
-  return log_weight;
 }
 
 // One of a warp's two blocks at the lowest level: this thread's share of its rows, at store(q, column, value).
@@ -114,8 +99,7 @@ struct Leaf {
     for (int c = 0; c < 2; ++c) {
       const int j0 = (at.first + warp * 2 + c) << kLeaf;
       unsigned live[2];
-      const float log_weight = weigh_block(in, at, shared, j0, live);
-      if (lane == 0) shared.log[0][warp * 2 + c] = log_weight;
+      weigh_block(in, at, shared, j0, live);
       if (in.aligned) {
 #pragma unroll
         for (int k = 0; k < 16; ++k) {
@@ -201,8 +185,7 @@ struct Leaf<float> {
     for (int c = 0; c < 2; ++c) {
       const int j0 = (at.first + warp * 2 + c) << kLeaf;
       unsigned live[2];
-      const float log_weight = weigh_block(in, at, shared, j0, live);
-      if (lane == 0) shared.log[0][warp * 2 + c] = log_weight;
+      weigh_block(in, at, shared, j0, live);
       for (int k = lane; k < (1 << kLeaf) * kNodes; k += 32) {
         shared.weight[warp][k / kNodes][k % kNodes] =
             shared.token_weight[warp][k / kNodes] * kLeafTable.token[k / kNodes][k % kNodes];
@@ -271,11 +254,6 @@ __device__ void read_blocks(const Problem& in, const Place& at, int low, UpShare
     }
     shared.rows[0][k] = value;
   }
-  if (threadIdx.x < kBlocks) {
-    const int block = at.first + threadIdx.x;
-    shared.log[0][threadIdx.x] =
-        block < blocks_at(in, low) ? in.block_log[block_index(in, at.batch, low, block)] : minus_infinity();
-  }
 }
 
 // Rows of a level, from shared memory to where they belong.
@@ -311,6 +289,12 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<UpShared*>(memory);
   const Place at = place(in, low);
+  if (!uses_tree(in, at.batch)) return;
+  if (threadIdx.x < (kRaise + 1) * kBlocks) {
+    const int k = threadIdx.x / kBlocks, c = threadIdx.x % kBlocks, block = (at.first >> k) + c;
+    const bool exists = c < kBlocks >> k && block < blocks_at(in, low + k);
+    shared.log[k][c] = exists ? in.block_log[block_index(in, at.batch, low + k, block)] : minus_infinity();
+  }
   if (low == kLeaf) {
     Leaf<T> leaf;
     leaf.reduce(in, at, shared);
@@ -320,20 +304,6 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
     read_blocks<T>(in, at, low, shared);
   }
   __syncthreads();
-  for (int k = 1; k <= kRaise; ++k) {
-    if (static_cast<int>(threadIdx.x) < kBlocks >> k) {
-      shared.log[k][threadIdx.x] = add_logs(shared.log[k - 1][2 * threadIdx.x], shared.log[k - 1][2 * threadIdx.x + 1]);
-    }
-    __syncthreads();
-  }
-  if (blockIdx.y == 0) {
-    for (int k = low == kLeaf ? 0 : 1; k <= kRaise; ++k) {
-      const int block = (at.first >> k) + threadIdx.x;
-      if (static_cast<int>(threadIdx.x) < kBlocks >> k && block < blocks_at(in, low + k)) {
-        in.block_log[block_index(in, at.batch, low + k, block)] = shared.log[k][threadIdx.x];
-      }
-    }
-  }
   if (low == kLeaf) write_level<T>(in, at, low, at.first, kBlocks, shared.rows[0]);
   for (int k = 1; k <= kRaise && low + k <= in.tree.last; ++k) {
     const float* from = shared.rows[(k - 1) & 1];
@@ -362,62 +332,79 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
   }
 }
 
-// Level low + kRaise and the levels between, down to level low, whose sum is left in its first part.
-__global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ Problem in, int low, float* gradient, float* mass_gradient) {
-  __shared__ float rows[2][kWarps * kNodes * kTreeColumns];
+// Adds the parts of every block's gradient into the first; a thread has four columns of a row.
+__global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_constant__ Problem in, float* gradient) {
+  const int vectors = gradient_width(in.channels) / 4, batch = blockIdx.x % in.batch;
+  if (!uses_tree(in, batch)) return;
+  std::int64_t k = static_cast<std::int64_t>(blockIdx.x / in.batch) * kThreads + threadIdx.x;
+  int level = kSplit + 1;
+  for (; level <= in.tree.last; ++level) {
+    const std::int64_t size = static_cast<std::int64_t>(in.tree.count(level)) * kNodes * vectors;
+    if (k < size) break;
+    k -= size;
+  }
+  if (level > in.tree.last) return;
+  const std::int64_t stride = static_cast<std::int64_t>(in.tree.count(level)) * kNodes * vectors;
+  float4* at = reinterpret_cast<float4*>(gradient) + in.tree.part_block(batch, level, 0, 0) * kNodes * vectors + k;
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+  for (int part = 0; part < Tree::parts(level); ++part) sum = add_scaled(sum, 1, at[part * stride]);
+  *at = sum;
+}
+
+// Level low + kRaise and the levels between, down to level low. A thread has four columns of a block.
+__global__ void __launch_bounds__(kThreads)
+down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
+  constexpr int kVectors = kTreeColumns / 4;
+  static_assert(kThreads == kBlocks * kVectors);
+  __shared__ float4 rows[2][kBlocks / 2 * kNodes * kVectors];
   const Place at = place(in, low);
-  const int column = threadIdx.x % kTreeColumns, group = threadIdx.x / kTreeColumns, d = at.column + column;
-  if (d > in.channels) return;
-  const bool is_mass = d == in.channels;
-  const auto value_at = [&](int level, int part, int block, int q) -> float* {
-    const std::int64_t node = in.tree.part_block(at.batch, level, part, block) * kNodes + q;
-    return is_mass ? mass_gradient + node : gradient + node * in.channels + d;
+  if (!uses_tree(in, at.batch)) return;
+  const int vector = threadIdx.x % kVectors, c = threadIdx.x / kVectors, width = gradient_width(in.channels);
+  const int column = at.column + vector * 4;
+  const bool here = column < width;
+  const auto row_at = [&](int level, int block) {
+    return reinterpret_cast<float4*>(gradient + in.tree.part_block(at.batch, level, 0, block) * kNodes * width + column);
   };
-  const auto read = [&](int level, int parts, int block, float (&sum)[kNodes]) {
+  const auto read = [&](int level, int block, float4 (&row)[kNodes]) {
+    const bool exists = block < blocks_at(in, level) && here;
+    const float4* from = exists ? row_at(level, block) : nullptr;
 #pragma unroll
-    for (int q = 0; q < kNodes; ++q) sum[q] = 0;
-    if (block >= blocks_at(in, level)) return;
-#pragma unroll 4
-    for (int part = 0; part < parts; ++part) {
-#pragma unroll
-      for (int q = 0; q < kNodes; ++q) sum[q] += *value_at(level, part, block, q);
-    }
+    for (int q = 0; q < kNodes; ++q) row[q] = exists ? from[q * width / 4] : make_float4(0, 0, 0, 0);
   };
-  if (group == 0) {
-    float sum[kNodes];
-    const bool summed = low + kRaise < in.tree.last;  // by the launch before this one
-    read(low + kRaise, summed ? 1 : Tree::parts(low + kRaise), at.first >> kRaise, sum);
-    for (int q = 0; q < kNodes; ++q) rows[0][q * kTreeColumns + column] = sum[q];
+  if (c == 0) {
+    float4 sum[kNodes];
+    read(low + kRaise, at.first >> kRaise, sum);
+    for (int q = 0; q < kNodes; ++q) rows[0][q * kVectors + vector] = sum[q];
   }
   for (int k = kRaise - 1; k >= 0; --k) {
+    const int block = (at.first >> k) + c;
+    const bool mine = c < kBlocks >> k, exists = mine && block < blocks_at(in, low + k);
+    float4 own[kNodes];
+    if (exists) read(low + k, block, own);
     __syncthreads();
-    for (int c = group; c < kBlocks >> k; c += kThreads / kTreeColumns) {
-      const int block = (at.first >> k) + c;
-      const bool exists = block < blocks_at(in, low + k);
-      float own[kNodes];
-      read(low + k, Tree::parts(low + k), block, own);
-      if (exists && low + k + 1 <= in.tree.last) {
-        const float* from = rows[(kRaise - 1 - k) & 1] + c / 2 * kNodes * kTreeColumns + column;
-        const float s = child_scale(in.block_log[block_index(in, at.batch, low + k, block)],
-                                    in.block_log[block_index(in, at.batch, low + k + 1, block >> 1)]);
-        float parent[kNodes];
+    if (exists && low + k + 1 <= in.tree.last) {
+      const float4* from = rows[(kRaise - 1 - k) & 1] + c / 2 * kNodes * kVectors + vector;
+      const float s = child_scale(in.block_log[block_index(in, at.batch, low + k, block)],
+                                  in.block_log[block_index(in, at.batch, low + k + 1, block >> 1)]);
 #pragma unroll
-        for (int q = 0; q < kNodes; ++q) parent[q] = s == 0 ? 0.f : s * from[q * kTreeColumns];
+      for (int p = 0; p < kNodes; ++p) {
+        const float4 parent = from[p * kVectors];
+        if (s == 0) continue;
 #pragma unroll
         for (int q = 0; q < kNodes; ++q) {
-#pragma unroll
-          for (int p = 0; p < kNodes; ++p) {
-            own[q] += ((c & 1) != 0 ? kRaiseTable.up[p][kNodes + q] : kRaiseTable.up[p][q]) * parent[p];
-          }
+          const float up = (c & 1) != 0 ? kRaiseTable.up[p][kNodes + q] : kRaiseTable.up[p][q];
+          own[q] = add_scaled(own[q], s * up, parent);
         }
       }
+    }
+    if (!exists) continue;
 #pragma unroll
-      for (int q = 0; q < kNodes; ++q) {
-        if (k > 0) {
-          rows[(kRaise - k) & 1][(c * kNodes + q) * kTreeColumns + column] = own[q];
-        } else if (exists) {
-          *value_at(low, 0, block, q) = own[q];
-        }
+    for (int q = 0; q < kNodes; ++q) {
+      if (k > 0) {
+        rows[(kRaise - k) & 1][(c * kNodes + q) * kVectors + vector] = own[q];
+      } else if (here) {
+        row_at(low, block)[q * width / 4] = own[q];
       }
     }
   }
@@ -454,11 +441,19 @@ cudaError_t build_tree(const Problem& in, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t push_down(const Problem& in, float* gradient, float* mass_gradient, cudaStream_t stream) {
+cudaError_t push_down(const Problem& in, float* gradient, cudaStream_t stream) {
+  std::int64_t vectors = 0;
+  for (int k = kSplit + 1; k <= in.tree.last; ++k) {
+    vectors += static_cast<std::int64_t>(in.tree.count(k)) * kNodes * (gradient_width(in.channels) / 4);
+  }
+  if (vectors > 0) {
+    const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads * in.batch);
+    sum_parts_kernel<<<blocks, kThreads, 0, stream>>>(in, gradient);
+  }
   int low = kLeaf;
   while (low + kRaise < in.tree.last) low += kRaise;
   for (; low >= kLeaf; low -= kRaise) {
-    down_kernel<<<tree_grid(in, low, in.channels + 1), kThreads, 0, stream>>>(in, low, gradient, mass_gradient);
+    down_kernel<<<tree_grid(in, low, gradient_width(in.channels)), kThreads, 0, stream>>>(in, low, gradient);
   }
   return cudaGetLastError();
 }

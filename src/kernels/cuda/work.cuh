@@ -30,7 +30,10 @@ struct Source {
 
 struct TileShared {
   Target targets[kTile];
-  int list[kListRows / kRows];
+  struct {
+    int level, group;
+    std::int64_t first, row, slot;  // row r is at first + (r % 8) * row + (r / 8) * slot, in elements of x or the nodes
+  } list[kListRows / kRows];
   float exponent[kListRows];  // of the listed rows; -inf: no live source
   float mass[kListRows];
   int warp_count[kThreads / 32];
@@ -89,29 +92,31 @@ struct Tile {
     return true;
   }
 
-  // Calls process(source, count) for some groups of rows that somebody needs, until all were: shared.list[0 .. count),
-  // with their exponents and masses.
+  template <int kPair>
+  __device__ Source<kPair> source(int n) const {
+    return {shared.list[n].level, shared.list[n].level < level};
+  }
+
+  // Calls process(count) for some groups of rows that somebody needs, until all were: shared.list[0 .. count), with
+  // their exponents and masses.
   template <int kPair, typename Process>
   __device__ void each_group(Process process) {
     constexpr int kGroupRows = kRows << kPair, kGroups = kListRows / kGroupRows, kCompact = 16 >> kPair;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int lowest = in.causal && level > 0 ? kLeaf : level;
+    int listed = 0;
+    int m = level;
+    Source<kPair> source{m, false};
+    int base = begin < end ? source.group_of(begin) : 0, last_group = begin < end ? source.group_of(end - 1) : -1;
 #pragma unroll 1
-    for (int m = level; m >= lowest; --m) {
-      const Source<kPair> source{m, m < level};
-      const int first_unit = m < level ? max(0, ((first + 1) >> m) - 1) : begin;
-      const int last_unit = m < level ? max(0, ((last + 1) >> m) - 1) : end - 1;
-      if (first_unit > last_unit) continue;
-      const int last_group = source.group_of(last_unit);
-      int base = source.group_of(first_unit);
-#pragma unroll 1
-      while (base <= last_group) {
-        const int group = base + threadIdx.x;
+    while (true) {
+      const bool more = base <= last_group;
+      if (more) {
         // Neighbours' windows overlap: of few groups most are needed, and it is not worth asking for each.
-        bool needed = group <= last_group && (!source.remainder && last_group - base < kCompact);
+        const int group = base + threadIdx.x;
+        bool needed = group <= last_group && last_group - base < kCompact;
         for (int k = 0; k < valid && !needed && group <= last_group; ++k) needed = source.needed(shared.targets[k], group);
         const unsigned votes = __ballot_sync(0xffffffffu, needed);
-        __syncthreads();  // the list of the round before has been used
         if (lane == 0) shared.warp_count[warp] = __popc(votes);
         __syncthreads();
         int before = 0, count = 0;
@@ -119,21 +124,53 @@ struct Tile {
           before += w < warp ? shared.warp_count[w] : 0;
           count += shared.warp_count[w];
         }
-        const int at = before + __popc(votes & ((1u << lane) - 1));
-        if (needed && at < kGroups) shared.list[at] = group;
+        const int room = kGroups - listed, at = before + __popc(votes & ((1u << lane) - 1));
+        if (needed && at < room) enter(source, listed + at, group);
         __syncthreads();
-        base = count > kGroups ? shared.list[kGroups - 1] + 1 : base + kThreads;
-        count = min(count, kGroups);
-        for (int k = threadIdx.x; k < count * kGroupRows; k += kThreads) describe(source, shared.list[k / kGroupRows], k);
-        __syncthreads();
-        if (count > 0) process(source, count);
+        base = count > room ? shared.list[kGroups - 1].group + 1 : base + kThreads;
+        listed += min(count, room);
       }
+      if (!more) {  // on to the next lower level, or done
+        if (--m >= lowest) {
+          source = {m, true};
+          base = source.group_of(max(0, ((first + 1) >> m) - 1));
+          last_group = source.group_of(max(0, ((last + 1) >> m) - 1));
+          continue;
+        }
+        if (listed == 0) return;
+      }
+      if (more && listed < kGroups) continue;
+      for (int k = threadIdx.x; k < listed * kGroupRows; k += kThreads) describe<kPair>(k / kGroupRows, k);
+      __syncthreads();
+      process(listed);
+      if (!more) return;
+      listed = 0;
+      __syncthreads();  // the list has been used
     }
   }
 
   template <int kPair>
-  __device__ void describe(Source<kPair> source, int group, int k) {
+  __device__ void enter(Source<kPair> source, int n, int group) {
+    auto& to = shared.list[n];
+    to.level = source.level;
+    to.group = group;
+    if (source.level == 0) {
+      to.row = in.x_token_stride;
+      to.slot = kSlot * in.x_token_stride;
+      to.first = batch * in.x_batch_stride + static_cast<std::int64_t>(group) * (kRows << kPair) * in.x_token_stride;
+    } else {
+      const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf];
+      to.row = in.channels;
+      to.slot = static_cast<std::int64_t>(in.channels) * (source.remainder ? 2 * kNodes : kNodes);
+      to.first = (block + source.block(group, 0)) * kNodes * in.channels;
+    }
+  }
+
+  template <int kPair>
+  __device__ void describe(int n, int k) {
     constexpr int kGroupRows = kRows << kPair;
+    const Source<kPair> source = this->source<kPair>(n);
+    const int group = shared.list[n].group;
     float exponent = minus_infinity(), mass = 1;
     if (source.level == 0) {
       const int j = group * kGroupRows + k % kGroupRows;
@@ -143,25 +180,19 @@ struct Tile {
       if (b < in.tree.count(source.level)) {
         const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf] + b;
         exponent = block_exponent(in.block_log[block]);
-        mass = in.mass[block * kNodes + k % kNodes];
+        mass = isnan(exponent) ? 1.f : in.mass[block * kNodes + k % kNodes];  // 0 times a NaN mass would not be 0
       }
     }
     shared.exponent[k] = exponent;
     shared.mass[k] = mass;
   }
 
-  // Row r of the n-th listed group in memory; null where no live source is.
-  template <typename T, int kPair>
-  __device__ const T* row(Source<kPair> source, int n, int r) const {
-    constexpr int kGroupRows = kRows << kPair;
-    if (shared.exponent[n * kGroupRows + r] == minus_infinity()) return nullptr;
-    if (source.level == 0) {
-      const int j = shared.list[n] * kGroupRows + r;
-      return static_cast<const T*>(in.x) + batch * in.x_batch_stride + j * in.x_token_stride;
-    }
-    const int b = in.tree.offset[source.level - kLeaf] + source.block(shared.list[n], r);
-    const std::int64_t node = (static_cast<std::int64_t>(batch) * in.tree.blocks + b) * kNodes + r % kNodes;
-    return static_cast<const T*>(in.nodes) + node * in.channels;
+  // Row first_row of the n-th listed group.
+  template <typename T>
+  __device__ const T* row(int n, int first_row) const {
+    const auto& at = shared.list[n];
+    const T* from = static_cast<const T*>(at.level == 0 ? in.x : in.nodes);
+    return from + at.first + (first_row / kSlot) * at.slot + (first_row % kSlot) * at.row;
   }
 
   // Whether, and from where, target t sees rows r .. r + 7 (a slot) of a listed group: rows low .. high - 1 of the slot

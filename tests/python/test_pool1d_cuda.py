@@ -1,0 +1,137 @@
+"""pool1d on a GPU: the contract of the CPU tests again, and what only a GPU has (streams, graphs, torch.compile)."""
+
+import math
+
+import pytest
+import torch
+
+import contextpool
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+INF = float("inf")
+
+
+def reference(x, l, sigma, causal, dy):
+    """y, dx, dl, dsigma of the formula, in float64, and the slack of dl and dsigma."""
+    x, l, sigma, dy = (t.double() for t in (x, l, sigma, dy))
+    n, m = x.shape[1], sigma.shape[1]
+    i = torch.arange(n - m, n, device=x.device).double()[:, None]
+    j = torch.arange(n, device=x.device).double()[None, :]
+    t2, s = (i - j) ** 2, sigma[:, :, None]
+    exists = ((t2 == 0) | ((s > 0) & (t2 <= 160 * s * s))) & (l[:, None, :] > -INF)
+    if causal:
+        exists = exists & (j <= i)
+    score = (l[:, None, :] - torch.where(t2 == 0, 0.0, t2 / (2 * s * s))).masked_fill(~exists, -INF)
+    p = torch.softmax(score, -1).masked_fill(~exists, 0)
+    x = x.masked_fill((l == -INF)[:, :, None], 0)
+    q = dy @ x.transpose(1, 2)
+    c = (p * q).sum(-1, keepdim=True)
+    pt = torch.where((t2 == 0) | (p == 0), 0.0, p * t2 / s**3)
+    slack = x.norm(dim=-1).max() * dy.norm(dim=-1).max()
+    grads = p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1)
+    return (p @ x, *grads), (0, 0, slack, slack * pt.sum(-1).max())
+
+
+def run(x, l, sigma, causal, dy, algorithm="auto"):
+    x, l, sigma = (t.detach().requires_grad_() for t in (x, l, sigma))
+    y = contextpool.pool1d(x, l, sigma, causal, algorithm)
+    return y.detach(), *torch.autograd.grad(y, (x, l, sigma), dy)
+
+
+def inputs(b, n, m, d, dtype, weights="normal", seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x, dy = torch.randn(b, n, d, generator=g), torch.randn(b, m, d, generator=g)
+    l = torch.randn(b, n, generator=g)
+    if weights == "masked":
+        l[torch.rand(b, n, generator=g) < 0.3] = -INF
+        l[0, n // 2 :] = -INF
+    if weights == "cluster":
+        l[:, n // 3 : n // 3 + n // 50 + 1] += 36
+    sigma = torch.exp(torch.rand(b, m, generator=g) * (math.log(n) + 2) - 2)
+    sigma[:, ::9] = 0
+    scalar = torch.float64 if dtype == torch.float64 else torch.float32
+    return x.to("cuda", dtype), l.to("cuda", scalar), sigma.to("cuda", scalar), dy.to("cuda", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("weights", ["normal", "masked", "cluster"])
+@pytest.mark.parametrize("shape", [(2, 77, 77, 24), (1, 200, 130, 7), (2, 1500, 1500, 40), (1, 2100, 2000, 72)])
+def test_matches_the_formula(dtype, causal, weights, shape):
+    if dtype == torch.float64 and shape[1] > 1000:
+        pytest.skip("float64 is for checks at small sizes")
+    x, l, sigma, dy = inputs(*shape, dtype, weights)
+    want, slack = reference(x, l, sigma, causal, dy)
+    given = x.masked_fill((l == -INF)[:, :, None], float("nan"))
+    got = run(given, l, sigma, causal, dy)
+    relative, absolute = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-6), torch.bfloat16: (8e-3, 4e-3),
+                          torch.float16: (1e-3, 5e-4)}[dtype]
+    for k, (a, b) in enumerate(zip(got, want)):
+        scale = x.double().abs().max() if k == 0 else b.abs().max()
+        assert (a.double() - b).abs().max() <= relative * scale + absolute * slack[k], ("y", "dx", "dl", "dsigma")[k]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [200, 2048])
+def test_repeats_bit_for_bit_on_another_stream_and_in_a_graph(causal, n):
+    x, l, sigma, dy = inputs(2, n, n, 64, torch.bfloat16)
+    want = run(x, l, sigma, causal, dy)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            other = run(x, l, sigma, causal, dy)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run(x, l, sigma, causal, dy)
+    for t in captured:
+        t.fill_(7)
+    graph.replay()
+    torch.cuda.synchronize()
+    for a, b, c in zip(want, other, captured):
+        assert torch.equal(a, b) and torch.equal(a, c)
+
+
+@pytest.mark.parametrize("n", [200, 2048])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_causal_targets_do_not_see_the_future(n, dtype):
+    x, l, sigma, dy = inputs(1, n, n, 40, dtype)
+    cut = n * 2 // 3
+    y = contextpool.pool1d(x, l, sigma, True)
+    x2, l2, sigma2 = x.clone(), l.clone(), sigma.clone()
+    x2[:, cut:], l2[:, cut:], sigma2[:, cut:] = 3, 11, 50
+    assert torch.equal(contextpool.pool1d(x2, l2, sigma2, True)[:, :cut], y[:, :cut])
+    x2[:, cut:] = float("nan")
+    assert torch.isfinite(contextpool.pool1d(x2, l2, sigma2, True)[:, :cut]).all()
+
+
+def test_one_target_is_the_last_row():
+    x, l, sigma, _ = inputs(3, 2000, 2000, 64, torch.float32)
+    whole = contextpool.pool1d(x, l, sigma, True)
+    step = contextpool.pool1d(x, l, sigma[:, -1:], True)
+    assert (whole[:, -1:] - step).abs().max() < 1e-5 * x.abs().max()
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiles_whole(mode):
+    def step(x, l, sigma):
+        return contextpool.pool1d(x * 2, l, sigma, True).float().square().mean()
+
+    x, l, sigma, _ = (t.requires_grad_() for t in inputs(2, 1500, 1500, 64, torch.bfloat16))
+    compiled = torch.compile(step, fullgraph=True, mode=mode)
+    want = torch.autograd.grad(step(x, l, sigma), (x, l, sigma))
+    for _ in range(3):
+        got = torch.autograd.grad(compiled(x, l, sigma), (x, l, sigma))
+    for a, b in zip(got, want):
+        assert torch.allclose(a.float(), b.float(), rtol=2e-2, atol=1e-2 * b.abs().max().item())
+
+
+def test_memory_stays_linear():
+    x, l, sigma, dy = inputs(1, 16384, 16384, 256, torch.bfloat16)
+    run(x, l, sigma, False, dy)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(x, l, sigma, False, dy)
+    assert torch.cuda.max_memory_allocated() - before <= 5 * x.numel() * x.element_size()
