@@ -11,6 +11,9 @@ set(CONTEXTPOOL_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilit
 set(_kernels forward gather plain plan pool1d scores tree)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 
+if(CONTEXTPOOL_SANITIZE) # nvcc does not take the sanitizers' flags
+  set(CONTEXTPOOL_CUDA OFF)
+endif()
 set(CONTEXTPOOL_WITH_CUDA FALSE)
 if(NOT CONTEXTPOOL_CUDA STREQUAL "OFF")
   find_program(CONTEXTPOOL_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -19,8 +22,8 @@ if(NOT CONTEXTPOOL_CUDA STREQUAL "OFF")
     set(CONTEXTPOOL_WITH_CUDA TRUE)
   elseif(CONTEXTPOOL_CUDA STREQUAL "ON")
     if(NOT CONTEXTPOOL_NVCC)
-      message(FATAL_ERROR "CONTEXTPOOL_CUDA=ON needs the CUDA toolkit, but nvcc was not found: put it on PATH or name it "
-                          "with -DCONTEXTPOOL_NVCC=")
+      message(FATAL_ERROR "CONTEXTPOOL_CUDA=ON needs the CUDA toolkit, but nvcc was not found: put it on PATH or name "
+                          "it with -DCONTEXTPOOL_NVCC=")
     endif()
     message(FATAL_ERROR "CONTEXTPOOL_CUDA=ON needs a PyTorch with CUDA, but ${CONTEXTPOOL_TORCH_ROOT} "
                         "(torch ${CONTEXTPOOL_TORCH_VERSION}) has no libtorch_cuda.so")
@@ -48,7 +51,8 @@ if(CONTEXTPOOL_WITH_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION}: kernels for ${CONTEXTPOOL_CUDA_ARCHITECTURES}")
   target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp $<TARGET_OBJECTS:contextpool_kernels_cuda>)
   target_include_directories(contextpool_ops PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(contextpool_ops PRIVATE "${_torch_cuda}" "${CONTEXTPOOL_TORCH_LIB_DIR}/libc10_cuda.so" CUDA::cudart)
+  target_link_libraries(contextpool_ops PRIVATE "${_torch_cuda}" "${CONTEXTPOOL_TORCH_LIB_DIR}/libc10_cuda.so"
+                                                CUDA::cudart)
 else()
   message(STATUS "CUDA: not built (CONTEXTPOOL_CUDA=${CONTEXTPOOL_CUDA})")
   target_sources(contextpool_ops PRIVATE src/ops/cuda/unavailable.cpp)

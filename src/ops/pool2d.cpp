@@ -39,10 +39,10 @@ void check_pool2d(const at::Tensor& x, const at::Tensor& log_weight, const at::T
   TORCH_SYM_CHECK(log_weight.sym_size(0).sym_eq(x.sym_size(0)).sym_and(sigma.sym_size(0).sym_eq(x.sym_size(0))), kOp,
                   ": batch sizes must be equal (no broadcasting), but are x ", x.sym_sizes(), ", log_weight ",
                   log_weight.sym_sizes(), ", sigma ", sigma.sym_sizes());
-  TORCH_SYM_CHECK(
-      log_weight.sym_size(1).sym_eq(x.sym_size(2)).sym_and(log_weight.sym_size(2).sym_eq(x.sym_size(3))), kOp,
-      ": log_weight is a map of ", log_weight.sym_size(1), " x ", log_weight.sym_size(2), " but x is one of ",
-      x.sym_size(2), " x ", x.sym_size(3), " (x ", x.sym_sizes(), ", log_weight ", log_weight.sym_sizes(), ")");
+  TORCH_SYM_CHECK(log_weight.sym_size(1).sym_eq(x.sym_size(2)).sym_and(log_weight.sym_size(2).sym_eq(x.sym_size(3))),
+                  kOp, ": log_weight is a map of ", log_weight.sym_size(1), " x ", log_weight.sym_size(2),
+                  " but x is one of ", x.sym_size(2), " x ", x.sym_size(3), " (x ", x.sym_sizes(), ", log_weight ",
+                  log_weight.sym_sizes(), ")");
   const auto height = targets(x.sym_size(2), stride[0]);
   const auto width = targets(x.sym_size(3), stride[1]);
   TORCH_SYM_CHECK(sigma.sym_size(1).sym_eq(height).sym_and(sigma.sym_size(2).sym_eq(width)), kOp, ": sigma has ",
@@ -65,27 +65,25 @@ at::Tensor pool2d(const at::Tensor& x, const at::Tensor& log_weight, const at::T
                   std::string_view algorithm) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("contextpool::pool2d", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               at::IntArrayRef, std::string_view)>();
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::IntArrayRef,
+                                               std::string_view)>();
   return op.call(x, log_weight, sigma, stride, algorithm);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool2d_backward(const at::Tensor& grad, const at::Tensor& x,
                                                                const at::Tensor& log_weight, const at::Tensor& sigma,
                                                                at::IntArrayRef stride, std::string_view algorithm) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("contextpool::_pool2d_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                                const at::Tensor&, const at::Tensor&, at::IntArrayRef,
-                                                                std::string_view)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("contextpool::_pool2d_backward", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
+                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                 at::IntArrayRef, std::string_view)>();
   return op.call(grad, x, log_weight, sigma, stride, algorithm);
 }
 
 TORCH_LIBRARY_FRAGMENT(contextpool, m) {
-  m.def(
-      "pool2d(Tensor x, Tensor log_weight, Tensor sigma, *, int[2] stride=[1, 1], str algorithm=\"auto\") -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+  m.def("pool2d(Tensor x, Tensor log_weight, Tensor sigma, *, int[2] stride=[1, 1], str algorithm=\"auto\") -> Tensor",
+        {at::Tag::pt2_compliant_tag});
   m.def(
       "_pool2d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, int[2] stride, str algorithm) -> "
       "(Tensor, Tensor, Tensor)",

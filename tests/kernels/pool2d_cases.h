@@ -1,6 +1,6 @@
-// What pool2d is tried on: one list of maps, strides, dtypes, orders, windows, weights and masks, in which every pair of
-// choices occurs together, the numbers that belong to a case, and the accuracy contract as one check. Free of torch, so
-// that kernels and operators share it.
+// What pool2d is tried on: one list of maps, strides, dtypes, orders, windows, weights and masks, in which every pair
+// of choices occurs together, the numbers that belong to a case, and the accuracy contract as one check. Free of torch,
+// so that kernels and operators share it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -261,10 +261,10 @@ inline Expected2d expected_of(const Problem2d& prob, std::int64_t b) {
   const double s_l = dy_norm * x_norm;
   e.y_bound = bound(tol.value * x_max, peer.y, e.want.y);
   e.dx_bound = bound(tol.gradient * largest_of(e.want.dx), peer.dx, e.want.dx);
-  e.dlog_weight_bound = bound(tol.gradient * largest_of(e.want.dlog_weight) + tol.scale * s_l, peer.dlog_weight,
-                              e.want.dlog_weight);
-  e.dsigma_bound = bound(tol.gradient * largest_of(e.want.dsigma) + tol.scale * s_l * steepest, peer.dsigma,
-                         e.want.dsigma);
+  e.dlog_weight_bound =
+      bound(tol.gradient * largest_of(e.want.dlog_weight) + tol.scale * s_l, peer.dlog_weight, e.want.dlog_weight);
+  e.dsigma_bound =
+      bound(tol.gradient * largest_of(e.want.dsigma) + tol.scale * s_l * steepest, peer.dsigma, e.want.dsigma);
   e.ulps = tol.peer == 0 ? 0 : 1;
   return e;
 }

@@ -1,5 +1,8 @@
-// Uninitialised scratch memory, 64-byte aligned, for plain types.
+// Uninitialised scratch memory for plain types, aligned for vectors. Large pieces ask for large pages: a buffer is new
+// in each call, and touching it page by page would cost more than some of the sums.
 #pragma once
+
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <new>
@@ -22,11 +25,14 @@ class Buffer {
   void reserve(std::int64_t size) {
     if (size <= size_) return;
     release();
-    data_ = static_cast<T*>(::operator new(static_cast<std::size_t>(size) * sizeof(T), kAlignment));
+    const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
+    alignment_ = bytes < kLarge ? kVector : kLargePage;
+    data_ = static_cast<T*>(::operator new(bytes, alignment_));
+    if (alignment_ == kLargePage) madvise(data_, bytes, MADV_HUGEPAGE);
     size_ = size;
   }
   void release() {
-    if (data_ != nullptr) ::operator delete(data_, kAlignment);
+    if (data_ != nullptr) ::operator delete(data_, alignment_);
     data_ = nullptr;
     size_ = 0;
   }
@@ -37,7 +43,10 @@ class Buffer {
   const T& operator[](std::int64_t i) const { return data_[i]; }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
+  static constexpr std::align_val_t kVector{64};
+  static constexpr std::align_val_t kLargePage{std::size_t{1} << 21};
+  static constexpr std::size_t kLarge = std::size_t{1} << 22;
+  std::align_val_t alignment_ = kVector;
   T* data_ = nullptr;
   std::int64_t size_ = 0;
 };

@@ -82,6 +82,8 @@ class Row {
  private:
   static constexpr int kChunk = 2;  // vectors: with kGroup sums they fill the registers
 
+  static constexpr std::int64_t kSmall = std::int64_t{1} << 22;  // features whose gradient may lie in double at once
+
   // What the backward needs of a target again: the scale of its weights, 1 / their sum, c_i.
   struct State {
     double scale = 0;
@@ -280,11 +282,13 @@ class Row {
   }
 
   // dx and dl. Sums over targets are kept in double: x_j . dx_j and sum_i p_ij c_i nearly cancel where a token is all
-  // that many targets see. To bound the memory this takes, half of the channels go at a time. What rounding leaves of
-  // the sum of dl over the sequence, which is 0, is taken off each token in proportion to sum_i p_ij.
+  // that many targets see. To bound the memory this takes, a long sequence goes half of its channels at a time. What
+  // rounding leaves of the sum of dl over the sequence, which is 0, is taken off each token in proportion to
+  // sum_i p_ij.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
-    const std::int64_t step = kChunk * kLanes<double>;
-    const std::int64_t width = in_.channels <= step ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
+    const std::int64_t step = kChunk * kLanes<T>;
+    const bool whole = in_.channels <= step || in_.tokens * in_.channels <= kSmall;
+    const std::int64_t width = whole ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
     Buffer<double> sums(in_.tokens * width);
     Buffer<double> scalars(in_.tokens * 2);  // sum_i p_ij c_i and sum_i p_ij
     Buffer<double> scores(in_.tokens);       // x_j . dx_j

@@ -6,8 +6,8 @@
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = d_ij^2 / sigma_i^2
 //
 // Every sum over sources runs over a disc of pool2d_window.h, image row by image row. Each number is computed by one
-// thread, in an order that depends on nothing but the target (or, for sums over targets, on their order), so the bits do
-// not depend on the number of threads.
+// thread, in an order that depends on nothing but the target (or, for sums over targets, on their order), so the bits
+// do not depend on the number of threads.
 #pragma once
 
 #include <cstring>
@@ -70,7 +70,7 @@ class Map {
 
   // y [targets, channels]
   void forward(S* y) {
-    for_targets([&](DiscWeights<T>& disc, std::int64_t m) {
+    for_targets([&](Workspace& work, std::int64_t m) {
       S* out = y + m * in_.channels;
       const Target target = target_of(m);
       const Disc plan = is_nan(m) ? Disc{} : planner_.plan(target, false);
@@ -79,12 +79,11 @@ class Map {
         fill(out, is_nan(m) ? in_.sigma[m] : T{0});
         return;
       }
-      disc.assign(target, plan.reach, weights_, 0, in_.height);
-      disc.template weigh<false>(target, weights_, plan.scale);
-      const auto inverse = static_cast<T>(1 / disc.sum());
+      const auto& disc = work.template weigh<false>(*this, target, plan);
+      const auto inverse = static_cast<T>(1 / disc.sum);
       for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
         Vec<T> sum[std::decay_t<decltype(chunk)>::kVectors] = {};
-        for (const Run& run : disc) add_rows(chunk, rows_of(run), disc.weight(run), sum);
+        for (const Run& run : work.runs) add_rows(chunk, rows_of(run), disc.weight.data() + run.offset, sum);
         for (int v = 0; v < chunk.kVectors; ++v) chunk.store_at(out, v, sum[v] * inverse);
       });
     });
@@ -93,14 +92,15 @@ class Map {
   // dy [targets, channels] -> dx [pixels, channels], dl [pixels], dsigma [targets]
   void backward(const S* dy, S* dx, T* dl, T* dsigma) {
     states_.reserve(targets_);
-    for_targets([&](DiscWeights<T>& disc, std::int64_t m) {
-      dsigma[m] = score(disc, m, dy + m * in_.channels, states_[m]);
-    });
+    for_targets(
+        [&](Workspace& work, std::int64_t m) { dsigma[m] = score(work, m, dy + m * in_.channels, states_[m]); });
     collect(dy, dx, dl, dsigma);
   }
 
  private:
-  static constexpr int kChunk = 4;  // vectors
+  static constexpr int kChunk = 4;       // vectors
+  static constexpr int kGroup = 4;       // targets whose shares of dx are added together,
+  static constexpr int kGroupChunk = 2;  // so many vectors at a time
 
   // What the backward needs of a target again; a negative reach means that it has no share in dx and dl.
   struct State {
@@ -108,6 +108,19 @@ class Map {
     double scale = 0;
     double inverse = 0;  // 1 / sum of weights
     double mean = 0;     // c_i
+  };
+
+  // What one thread works with.
+  struct Workspace {
+    Runs runs;
+    DiscWeights<T> weights[kGroup];
+
+    template <bool squares>
+    const DiscWeights<T>& weigh(const Map& map, const Target& target, const Disc& plan) {
+      runs.assign(target.i, target.j, target.j, plan.reach, map.weights_, 0, map.in_.height);
+      weights[0].template assign<squares>(runs, target, plan.reach, map.weights_, plan.scale);
+      return weights[0];
+    }
   };
 
   bool is_nan(std::int64_t m) const { return in_.sigma[m] != in_.sigma[m]; }
@@ -125,8 +138,8 @@ class Map {
   template <class Body>
   void for_targets(const Body& body) {
     parallel_.run(targets_, 1 + 8192 / (in_.channels + 16), [&](std::int64_t begin, std::int64_t end) {
-      DiscWeights<T> disc;
-      for (std::int64_t m = begin; m < end; ++m) body(disc, m);
+      Workspace work;
+      for (std::int64_t m = begin; m < end; ++m) body(work, m);
     });
   }
 
@@ -136,23 +149,23 @@ class Map {
   }
 
   // dsigma_i, and the state that collect() needs.
-  T score(DiscWeights<T>& disc, std::int64_t m, const S* dy, State& state) {
+  T score(Workspace& work, std::int64_t m, const S* dy, State& state) {
     state = {};
     if (all_zero(dy, in_.channels)) return 0;
     if (is_nan(m)) return in_.sigma[m];
     const Target target = target_of(m);
     const Disc plan = planner_.plan(target, true);
     if (plan.reach < 0) return 0;
-    disc.assign(target, plan.reach, weights_, 0, in_.height);
-    disc.template weigh<true>(target, weights_, plan.scale);
+    const auto& disc = work.template weigh<true>(*this, target, plan);
     Vec<double> dot = {};  // dy . sum and dy . sum_square, in double: dl is a small difference of such sums
     Vec<double> dot_square = {};
     for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
       constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
       Vec<T> sum[vectors] = {};
       Vec<T> sum_square[vectors] = {};
-      for (const Run& run : disc) {
-        add_rows_twice(chunk, rows_of(run), disc.weight(run), disc.square(run), sum, sum_square);
+      for (const Run& run : work.runs) {
+        add_rows_twice(chunk, rows_of(run), disc.weight.data() + run.offset, disc.square.data() + run.offset, sum,
+                       sum_square);
       }
       for (int v = 0; v < vectors; ++v) {
         const Vec<T> g = chunk.load_at(dy, v);
@@ -160,13 +173,13 @@ class Map {
         add_dot(g, sum_square[v], dot_square);
       }
     });
-    const double c = sum_lanes(dot) / disc.sum();
-    const double log2_sum = plan.scale + std::log2(disc.sum());
-    state = {planner_.shrink(target, plan, log2_sum), plan.scale, 1 / disc.sum(), c};
+    const double c = sum_lanes(dot) / disc.sum;
+    const double log2_sum = plan.scale + std::log2(disc.sum);
+    state = {planner_.shrink(target, plan, log2_sum), plan.scale, 1 / disc.sum, c};
     // Without a neighbour there is nothing that sigma could change (and 1 / sigma may overflow).
-    if (disc.sum_square() == 0) return 0;
-    const double moment = (sum_lanes(dot_square) - c * disc.sum_square()) * (2 / kLog2E);
-    return static_cast<T>(moment / disc.sum() / static_cast<double>(in_.sigma[m]));
+    if (disc.sum_square == 0) return 0;
+    const double moment = (sum_lanes(dot_square) - c * disc.sum_square) * (2 / kLog2E);
+    return static_cast<T>(moment / disc.sum / static_cast<double>(in_.sigma[m]));
   }
 
   static void add_dot(const Vec<T>& a, const Vec<T>& b, Vec<double>& sum) {
@@ -193,14 +206,11 @@ class Map {
       std::memset(sums.data() + begin * in_.width * in_.channels, 0,
                   static_cast<std::size_t>(own * in_.channels) * sizeof(double));
       std::memset(means.data() + begin * in_.width, 0, static_cast<std::size_t>(own) * sizeof(double));
-      DiscWeights<T> disc;
-      for (std::int64_t m = 0; m < targets_; ++m) {
-        const State& state = states_[m];
-        if (state.reach < 0) continue;
-        const Target target = target_of(m);
-        disc.assign(target, state.reach, weights_, begin, end);
-        disc.template weigh<false>(target, weights_, state.scale, state.inverse);
-        spread(disc, dy + m * in_.channels, state.mean, sums.data(), means.data());
+      Workspace work;
+      for (std::int64_t m = 0; m < targets_;) {
+        const int count = joined(m) ? kGroup : 1;
+        spread(work, m, count, begin, end, dy, sums.data(), means.data());
+        m += count;
       }
       for (std::int64_t j = begin * in_.width; j < end * in_.width; ++j) {
         dl[j] = finish(j, sums.data() + j * in_.channels, means[j], spoiled, dx + j * in_.channels);
@@ -208,22 +218,90 @@ class Map {
     });
   }
 
-  void spread(const DiscWeights<T>& disc, const S* dy, double mean, double* sums, double* means) const {
-    for (const Run& run : disc) {
-      const T* weight = disc.weight(run);
+  // Whether targets m .. m + kGroup - 1, neighbours in a row, are spread together: not if the rows that only some of
+  // them need are the larger part. Depends on the targets alone, so that the bits do not depend on who owns what.
+  bool joined(std::int64_t m) const {
+    const std::int64_t column = m % in_.out_width;
+    if (column % kGroup != 0 || column + kGroup > in_.out_width) return false;
+    double most = 0;
+    double sum = 0;
+    for (std::int64_t k = m; k < m + kGroup; ++k) {
+      if (states_[k].reach < 0) return false;
+      const auto reach = static_cast<double>(states_[k].reach);
+      most = std::max(most, reach);
+      sum += reach;
+    }
+    const auto apart = static_cast<double>((kGroup - 1) * in_.stride_w);
+    return kGroup * (most + 2 / M_PI * std::sqrt(most) * apart) <= 1.6 * sum;
+  }
+
+  // Adds the shares of targets m .. m + count - 1 to image rows begin..end of the sums.
+  void spread(Workspace& work, std::int64_t m, int count, std::int64_t begin, std::int64_t end, const S* dy,
+              double* sums, double* means) const {
+    std::int64_t reach = -1;
+    for (int k = 0; k < count; ++k) reach = std::max(reach, states_[m + k].reach);
+    const Target first = target_of(m);
+    work.runs.assign(first.i, first.j, first.j + (count - 1) * in_.stride_w, reach, weights_, begin, end);
+    if (work.runs.size() == 0) return;
+    for (int k = 0; k < count; ++k) {
+      const State& state = states_[m + k];
+      work.weights[k].template assign<false>(work.runs, target_of(m + k), state.reach, weights_, state.scale,
+                                             state.inverse);
+      spread_mean(work.runs, work.weights[k].weight.data(), state.mean, means);
+    }
+    if (count == kGroup) {
+      for_chunks<T, kGroupChunk>(in_.channels,
+                                 [&](const auto& chunk) { spread_group(chunk, work, dy + m * in_.channels, sums); });
+    } else {
+      for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
+        spread_one(chunk, work.runs, work.weights[0].weight.data(), dy + m * in_.channels, sums);
+      });
+    }
+  }
+
+  void spread_mean(const Runs& runs, const T* weights, double mean, double* means) const {
+    for (const Run& run : runs) {
+      const T* weight = weights + run.offset;
       double* out = means + run.i * in_.width + run.j;
       for (std::int64_t k = 0; k < run.count; ++k) {
         if (weight[k] != 0) out[k] += static_cast<double>(weight[k]) * mean;
       }
     }
-    for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
-      Vec<T> value[std::decay_t<decltype(chunk)>::kVectors];
-      for (int v = 0; v < chunk.kVectors; ++v) value[v] = chunk.load_at(dy, v);
-      for (const Run& run : disc) {
-        const Rows<double> rows{sums + (run.i * in_.width + run.j) * in_.channels, in_.channels, run.count};
-        spread_rows(chunk, rows, disc.weight(run), value);
+  }
+
+  Rows<double> sums_of(const Run& run, double* sums) const {
+    return {sums + (run.i * in_.width + run.j) * in_.channels, in_.channels, run.count};
+  }
+
+  template <class C>
+  void spread_one(const C& chunk, const Runs& runs, const T* weights, const S* dy, double* sums) const {
+    Vec<T> value[C::kVectors];
+    for (int v = 0; v < C::kVectors; ++v) value[v] = chunk.load_at(dy, v);
+    for (const Run& run : runs) spread_rows(chunk, sums_of(run, sums), weights + run.offset, value);
+  }
+
+  // A value that is not finite must not meet the weights of 0 that others have: then each target goes alone.
+  template <class C>
+  void spread_group(const C& chunk, const Workspace& work, const S* dy, double* sums) const {
+    Vec<T> value[kGroup][C::kVectors];
+    Vec<T> rest = {};
+    for (int k = 0; k < kGroup; ++k) {
+      for (int v = 0; v < C::kVectors; ++v) {
+        value[k][v] = chunk.load_at(dy + k * in_.channels, v);
+        rest += value[k][v] - value[k][v];
       }
-    });
+    }
+    if (sum_lanes(rest) == 0) {
+      for (const Run& run : work.runs) {
+        const T* weights[kGroup];
+        for (int k = 0; k < kGroup; ++k) weights[k] = work.weights[k].weight.data() + run.offset;
+        spread_rows_group<kGroup>(chunk, sums_of(run, sums), weights, value);
+      }
+      return;
+    }
+    for (int k = 0; k < kGroup; ++k) {
+      spread_one(chunk, work.runs, work.weights[k].weight.data(), dy + k * in_.channels, sums);
+    }
   }
 
   // A size that is no number spoils the gradient of every pixel: each might have been in its window.

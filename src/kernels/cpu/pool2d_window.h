@@ -188,8 +188,8 @@ class DiscPlanner {
     const double farthest = end_of(map_.max());
     const std::int64_t rows = farthest > 0 ? floor_sqrt(static_cast<std::int64_t>(farthest)) : 0;
     double reach = std::min(limit, 1.0);  // the bound of crowd() wants a radius of at least 1
-    for (std::int64_t i = std::max<std::int64_t>(0, target.i - rows);
-         i < std::min(map_.height(), target.i + rows + 1); ++i) {
+    for (std::int64_t i = std::max<std::int64_t>(0, target.i - rows); i < std::min(map_.height(), target.i + rows + 1);
+         ++i) {
       const double end = end_of(map_.row_max(i));
       const auto di2 = static_cast<double>((target.i - i) * (target.i - i));
       if (end >= di2) reach = std::max(reach, end);
@@ -201,7 +201,7 @@ class DiscPlanner {
   bool keep_all_;
 };
 
-// The pixels of a disc in one image row, and where their weights are: at `offset`, padded with 0 to whole vectors.
+// Pixels of one image row, and where their weights are: at `offset`, with room to whole vectors.
 struct Run {
   std::int64_t i;
   std::int64_t j;
@@ -209,73 +209,79 @@ struct Run {
   std::int64_t offset;
 };
 
-// A disc's pixels and their weights.
-template <class T>
-class DiscWeights {
+// The pixels of a disc, row by row, or of several discs side by side.
+class Runs {
  public:
-  // The rows of image rows row_begin..row_end.
-  void assign(const Target& target, std::int64_t reach, const WeightMap& map, std::int64_t row_begin,
-              std::int64_t row_end) {
+  // Discs around (i, j_first) .. (i, j_last), as far as they lie in image rows row_begin..row_end.
+  void assign(std::int64_t i, std::int64_t j_first, std::int64_t j_last, std::int64_t reach, const WeightMap& map,
+              std::int64_t row_begin, std::int64_t row_end) {
     count_ = 0;
     size_ = 0;
     if (reach < 0) return;
     const std::int64_t rows = floor_sqrt(reach);
-    const std::int64_t first = std::max(row_begin, target.i - rows);
-    const std::int64_t past = std::min(row_end, target.i + rows + 1);
+    const std::int64_t first = std::max(row_begin, i - rows);
+    const std::int64_t past = std::min(row_end, i + rows + 1);
     if (first >= past) return;
     runs_.reserve(past - first);
-    for (std::int64_t i = first; i < past; ++i) {
-      const std::int64_t radius = floor_sqrt(reach - (target.i - i) * (target.i - i));
-      const std::int64_t j = std::max<std::int64_t>(0, target.j - radius);
-      const std::int64_t count = std::min(map.width(), target.j + radius + 1) - j;
-      runs_[count_++] = {i, j, count, size_};
+    for (std::int64_t row = first; row < past; ++row) {
+      const std::int64_t radius = floor_sqrt(reach - (i - row) * (i - row));
+      const std::int64_t j = std::max<std::int64_t>(0, j_first - radius);
+      const std::int64_t count = std::min(map.width(), j_last + radius + 1) - j;
+      runs_[count_++] = {row, j, count, size_};
       size_ += (count + kLanes<double> - 1) / kLanes<double> * kLanes<double>;
     }
   }
 
-  // weight = 2^(exponent - scale) * factor and, with squares, square = weight * d^2 inv; and their sums.
-  template <bool squares>
-  void weigh(const Target& target, const WeightMap& map, double scale, double factor = 1) {
-    constexpr int w = kLanes<double>;
-    weight_.reserve(size_);
-    if constexpr (squares) square_.reserve(size_);
-    Vec<double> sum = {};
-    Vec<double> sum_square = {};
-    for (const Run& run : *this) {
-      const double* bits = map.row(run.i) + run.j;
-      const auto di2 = static_cast<double>((target.i - run.i) * (target.i - run.i));
-      auto dj = static_cast<double>(run.j - target.j) + iota();
-      for (std::int64_t k = 0; k < run.count; k += w, dj += w) {
-        const auto falloff = (dj * dj + di2) * target.inv;
-        auto e = load(bits + k) - falloff - scale;
-        if (run.count - k < w) e = iota() < static_cast<double>(run.count - k) ? e : Vec<double>{} - kInfinity;
-        const auto weight = exp2<T>(e) * factor;
-        store_double(weight_.data() + run.offset + k, weight);
-        sum += weight;
-        if constexpr (squares) {
-          store_double(square_.data() + run.offset + k, weight * falloff);
-          sum_square += weight * falloff;
-        }
-      }
-    }
-    sum_ = sum_lanes(sum);
-    sum_square_ = sum_lanes(sum_square);
-  }
-
   const Run* begin() const { return runs_.data(); }
   const Run* end() const { return runs_.data() + count_; }
-  const T* weight(const Run& run) const { return weight_.data() + run.offset; }
-  const T* square(const Run& run) const { return square_.data() + run.offset; }
-  double sum() const { return sum_; }
-  double sum_square() const { return sum_square_; }
+  std::int64_t size() const { return size_; }
 
  private:
   Buffer<Run> runs_;
   std::int64_t count_ = 0;
   std::int64_t size_ = 0;
-  Buffer<T> weight_, square_;
-  double sum_ = 0;
-  double sum_square_ = 0;
+};
+
+// One target's weights over some runs, 0 outside its own disc.
+template <class T>
+struct DiscWeights {
+  Buffer<T> weight;
+  Buffer<T> square;  // weight * d^2 inv, when asked for
+  double sum = 0;
+  double sum_square = 0;
+
+  // weight = 2^(exponent - scale) * factor.
+  template <bool squares>
+  void assign(const Runs& runs, const Target& target, std::int64_t reach, const WeightMap& map, double scale,
+              double factor = 1) {
+    constexpr int w = kLanes<double>;
+    weight.reserve(runs.size());
+    if constexpr (squares) square.reserve(runs.size());
+    const auto limit = static_cast<double>(reach);
+    const auto nothing = Vec<double>{} - kInfinity;
+    Vec<double> total = {};
+    Vec<double> total_square = {};
+    for (const Run& run : runs) {
+      const double* bits = map.row(run.i) + run.j;
+      const auto di2 = static_cast<double>((target.i - run.i) * (target.i - run.i));
+      auto dj = static_cast<double>(run.j - target.j) + iota();
+      for (std::int64_t k = 0; k < run.count; k += w, dj += w) {
+        const auto d2 = dj * dj + di2;
+        const auto falloff = d2 * target.inv;
+        // What a vector holds past the run's end is outside the disc, or past the row's end, where bits are -inf.
+        const auto e = d2 <= limit ? load(bits + k) - falloff - scale : nothing;
+        const auto own = exp2<T>(e) * factor;
+        store_double(weight.data() + run.offset + k, own);
+        total += own;
+        if constexpr (squares) {
+          store_double(square.data() + run.offset + k, own * falloff);
+          total_square += own * falloff;
+        }
+      }
+    }
+    sum = sum_lanes(total);
+    sum_square = sum_lanes(total_square);
+  }
 };
 
 }  // namespace contextpool::cpu::CONTEXTPOOL_ARCH

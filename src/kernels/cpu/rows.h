@@ -146,7 +146,24 @@ void spread_rows_group(const C& chunk, const Rows<double>& rows, const T* const*
     w[g] = weight[g];
     for (int v = 0; v < C::kVectors; ++v) x[g][v] = value[g][v];
   }
-  for (std::int64_t r = 0; r < rows.count; ++r) {
+  // Several rows at once, summed before any is stored: the sums are chains that wait for themselves.
+  constexpr int step = 2;
+  std::int64_t r = 0;
+  for (; r + step <= rows.count; r += step) {
+    Vec<T> sum[step][C::kVectors];
+    for (int k = 0; k < step; ++k) {
+      for (int v = 0; v < C::kVectors; ++v) sum[k][v] = x[0][v] * w[0][r + k];
+    }
+    for (int g = 1; g < group; ++g) {
+      for (int k = 0; k < step; ++k) {
+        for (int v = 0; v < C::kVectors; ++v) sum[k][v] += x[g][v] * w[g][r + k];
+      }
+    }
+    for (int k = 0; k < step; ++k) {
+      for (int v = 0; v < C::kVectors; ++v) chunk.add_at(rows.row(r + k), v, sum[k][v]);
+    }
+  }
+  for (; r < rows.count; ++r) {
     for (int v = 0; v < C::kVectors; ++v) {
       Vec<T> sum = x[0][v] * w[0][r];
       for (int g = 1; g < group; ++g) sum += x[g][v] * w[g][r];

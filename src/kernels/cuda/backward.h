@@ -13,23 +13,23 @@ struct __align__(16) Weighted {
   float scale, exponent;
   int begin, end;
   int position;
-  int index;  // -1: nobody, or nothing to give
-  float c;    // c_i
+  int index;      // -1: nobody, or nothing to give
+  float c;        // c_i
   float inverse;  // 1 / Z_i
 };
 static_assert(sizeof(Weighted) == 32);
 
 struct Backward {
-  const void* dy;       // [batch, targets, channels]
-  void* dx;             // [batch, tokens, channels]
-  float* dlog_weight;   // [batch, tokens]
-  float* dsigma;        // [batch, targets]
-  Weighted* tiled;      // [batch, tiles * kTile], in the order of the tiles
-  Weighted* natural;    // [batch, targets], as they come: causal targets of the tree (index -1: others)
-  int4* bounds;         // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
-  float4* near_sums;    // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
-  float* gradient;      // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
-  float* partial;       // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
+  const void* dy;      // [batch, targets, channels]
+  void* dx;            // [batch, tokens, channels]
+  float* dlog_weight;  // [batch, tokens]
+  float* dsigma;       // [batch, targets]
+  Weighted* tiled;     // [batch, tiles * kTile], in the order of the tiles
+  Weighted* natural;   // [batch, targets], as they come: causal targets of the tree (index -1: others)
+  int4* bounds;        // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
+  float4* near_sums;   // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
+  float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
+  float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
 };
 
 // Scores: fills near_sums (near) or dsigma, tiled, natural and bounds (all, far).

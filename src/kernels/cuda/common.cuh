@@ -1,7 +1,8 @@
 // What the tiled kernels share: the problem as they see it, one record per target, the tree's layout.
 //
 // A target i weighs a source row r (a token, or a node of a block) at position p_r with
-//   a_ir = 2^(e_r - E_i - (u_i (i - p_r))^2),   u_i = sqrt(log2(e) / 2) / sigma_i,   y_i = sum_r a_ir X_r / sum_r a_ir m_r.
+//   a_ir = 2^(e_r - E_i - (u_i (i - p_r))^2),   u_i = sqrt(log2(e) / 2) / sigma_i,   y_i = sum_r a_ir X_r / sum_r a_ir
+//   m_r.
 // Tokens: X = x, m = 1, e = l log2(e). Nodes: X and m are the block's moments, e its exponent. E_i is an integer, so
 // that it changes no bit.
 #pragma once
@@ -92,11 +93,17 @@ __device__ inline float to_float(__half v) { return __half2float(v); }
 template <typename T>
 __device__ inline T from_float(float v);
 template <>
-__device__ inline float from_float<float>(float v) { return v; }
+__device__ inline float from_float<float>(float v) {
+  return v;
+}
 template <>
-__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float v) {
+  return __float2bfloat16_rn(v);
+}
 template <>
-__device__ inline __half from_float<__half>(float v) { return __float2half_rn(v); }
+__device__ inline __half from_float<__half>(float v) {
+  return __float2half_rn(v);
+}
 
 // Two values of the storage type side by side (half types: in one register).
 template <typename T>
@@ -141,9 +148,9 @@ __device__ inline float not_a_number() { return __int_as_float(0x7fc00000); }
 __device__ inline float block_exponent(float log_weight) { return ceilf(log_weight); }
 
 // Chebyshev nodes of the first kind on [-1, 1], ascending.
-__device__ constexpr float kCheb[kNodes] = {-0.98078528040323044913f, -0.83146961230254523708f, -0.55557023301960222474f,
-                                            -0.19509032201612826785f, 0.19509032201612826785f,  0.55557023301960222474f,
-                                            0.83146961230254523708f,  0.98078528040323044913f};
+__device__ constexpr float kCheb[kNodes] = {
+    -0.98078528040323044913f, -0.83146961230254523708f, -0.55557023301960222474f, -0.19509032201612826785f,
+    0.19509032201612826785f,  0.55557023301960222474f,  0.83146961230254523708f,  0.98078528040323044913f};
 
 // L_q(t): 1 at node q, 0 at the others.
 constexpr double lagrange(int q, double t) {
@@ -186,7 +193,9 @@ __device__ inline void copy16(void* shared, const void* global, bool valid) {
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;\n" ::); }
 template <int kLeft>
-__device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft)); }
+__device__ inline void copy_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft));
+}
 
 // A row in global memory, from its first channel on; invalid: zeros are meant.
 template <typename T>

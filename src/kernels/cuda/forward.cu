@@ -89,18 +89,16 @@ __device__ float accumulate(Tile& tile, ForwardShared<T>& shared, int column, Pr
 
 // Not inlined, and given copies: it must not cost the ordinary path registers.
 template <typename T>
-__device__ __noinline__ float accumulate_carefully(Tile tile, ForwardShared<T>& shared, int column, Product<T>* product) {
+__device__ __noinline__ float accumulate_carefully(Tile tile, ForwardShared<T>& shared, int column,
+                                                   Product<T>* product) {
   *product = Product<T>();
   return accumulate<T, true>(tile, shared, column, *product);
 }
 
+// y of the tile's targets, channels column .. column + kColumns - 1.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
-  Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
-  if (!tile.load(part)) return;
-  const int column = blockIdx.y * Product<T>::kColumns;
+__device__ void write_columns(Tile& tile, ForwardShared<T>& shared, Part part, int column, T* y, float* near_mass) {
+  const Problem& in = tile.in;
   Product<T> product;
   float sum = accumulate<T, false>(tile, shared, column, product);
   if (__syncthreads_or(!all_finite(product))) {
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const __grid_const
     }
     *to = Pair<T>::of(v0 * scale[k], v1 * scale[k]);
   });
-  if (part == Part::near && blockIdx.y == 0 && threadIdx.x < kTile && shared.tile.targets[threadIdx.x].index >= 0) {
+  if (part == Part::near && column == 0 && threadIdx.x < kTile && shared.tile.targets[threadIdx.x].index >= 0) {
     float total = 0;
     for (int k = 0; k < kRows / kSlot; ++k) total += shared.partial[k][threadIdx.x];
     near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + shared.tile.targets[threadIdx.x].index] = total;
@@ -170,12 +168,29 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const __grid_const
   });
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 2)
+    forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
+  Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
+  if (!tile.load(part)) return;
+  const int step = gridDim.y * Product<T>::kColumns;
+#pragma unroll 1
+  for (int column = blockIdx.y * Product<T>::kColumns; column < in.channels; column += step) {
+    write_columns<T>(tile, shared, part, column, y, near_mass);
+    __syncthreads();
+  }
+}
+
 }  // namespace
 
 template <typename T>
 cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  const dim3 grid(tiles * in.batch, (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns);
+  // Where there are tiles enough, a thread block does all channels of one: its sources are looked up once.
+  const bool many = tiles * in.batch >= kManyTiles;
+  const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns);
   constexpr int kBytes = sizeof(ForwardShared<T>);
   const auto error = cudaFuncSetAttribute(forward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

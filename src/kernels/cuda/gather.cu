@@ -30,13 +30,15 @@ __device__ T half_of(float value, bool low, bool none) {
   return none ? from_float<T>(0.f) : low ? from_float<T>(value - to_float(high)) : high;
 }
 template <>
-__device__ float half_of<float>(float value, bool low, bool none) { return low || none ? 0.f : value; }
+__device__ float half_of<float>(float value, bool low, bool none) {
+  return low || none ? 0.f : value;
+}
 
 // How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
 enum class Use { own, remainder, near };
 
 struct Row {  // one of the 64; position base + offset
-  int unit;  // token, or block
+  int unit;   // token, or block
   int base;
   float offset, exponent;
   bool live;
@@ -245,8 +247,8 @@ struct Gather {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) gather_blocks_kernel(const __grid_constant__ Problem in,
-                                                                         const __grid_constant__ Backward out) {
+__global__ void __launch_bounds__(kThreads, 2)
+    gather_blocks_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch;
@@ -289,8 +291,8 @@ __global__ void __launch_bounds__(kThreads, 2) gather_blocks_kernel(const __grid
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid_constant__ Problem in,
-                                                                         const __grid_constant__ Backward out) {
+__global__ void __launch_bounds__(kThreads, 2)
+    gather_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
@@ -298,8 +300,16 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
   const float* logs = in.log_weight + static_cast<std::int64_t>(batch) * in.tokens;
   const float log_weight = j < in.tokens ? logs[j] * kLog2e : minus_infinity();
   Product<T> product;
-  Gather<T> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile),
-                   Row{j, j, 0, log_weight, log_weight != minus_infinity()}, 0, 1};
+  Gather<T> gather{in,
+                   out,
+                   shared,
+                   batch,
+                   0,
+                   j0,
+                   min(in.tokens, j0 + kTile),
+                   Row{j, j, 0, log_weight, log_weight != minus_infinity()},
+                   0,
+                   1};
   gather.run(product);
 
   constexpr int kColumns = Product<T>::kColumns, kStride = Product<T>::kB;
@@ -309,8 +319,8 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
   const std::int64_t leaf = in.tree.exists() ? in.tree.part_block(batch, kLeaf, 0, group) : 0;
   const bool tree = in.tree.exists() && uses_tree(in, batch) && in.block_log[block] != minus_infinity();
   if (tree) {
-    // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l: slots
-    // of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
+    // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l:
+    // slots of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
     const int r = threadIdx.x & 63, slot = threadIdx.x >> 6;
     const float w = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - block_exponent(in.block_log[block]));
 #pragma unroll
@@ -325,7 +335,8 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
     T* to = shared.b[0] + q * kStride + c;
 #pragma unroll
     for (int k = 0; k < kEach; k += 4) {
-      const float4 v = column + c + k < in.channels ? *reinterpret_cast<const float4*>(from + k) : make_float4(0, 0, 0, 0);
+      const float4 v =
+          column + c + k < in.channels ? *reinterpret_cast<const float4*>(from + k) : make_float4(0, 0, 0, 0);
       const float value[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -386,7 +397,8 @@ __global__ void __launch_bounds__(kThreads, 2) gather_tokens_kernel(const __grid
     if (blockIdx.y == 0) {
       for (int k = 0; k < kRows / kSlot; ++k) dl -= shared.mass[k][threadIdx.x];
       for (int q = 0; tree && q < kNodes; ++q) {
-        dl -= shared.leaf[threadIdx.x][q] * out.gradient[(leaf * kNodes + q + 1) * gradient_width(in.channels) - kMassColumns];
+        dl -= shared.leaf[threadIdx.x][q] *
+              out.gradient[(leaf * kNodes + q + 1) * gradient_width(in.channels) - kMassColumns];
       }
     }
   }
@@ -407,7 +419,9 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int
 }
 
 template <typename T>
-int columns(const Problem& in) { return (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns; }
+int columns(const Problem& in) {
+  return (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns;
+}
 
 }  // namespace
 

@@ -23,7 +23,9 @@ __device__ double log_term(double l, double sigma, std::int64_t i, std::int64_t 
 
 // The tokens a target may reach: [begin, end).
 __device__ void support(const Pool1d& in, double sigma, std::int64_t i, std::int64_t& begin, std::int64_t& end) {
-  const double r = isnan(sigma) ? in.tokens : sigma > 0 ? fmin(ceil(sqrt(160.) * sigma), static_cast<double>(in.tokens)) : 0;
+  const double r = isnan(sigma) ? in.tokens
+                   : sigma > 0  ? fmin(ceil(sqrt(160.) * sigma), static_cast<double>(in.tokens))
+                                : 0;
   const auto reach = static_cast<std::int64_t>(r);
   begin = max(std::int64_t{0}, i - reach);
   end = in.causal ? i + 1 : min(in.tokens, i + reach + 1);
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(Pool1d in,
 }
 
 __global__ void __launch_bounds__(kPlainThreads)
-plain_target_kernel(Pool1d in, const double* dy, double* dsigma, PlainTarget* targets) {
+    plain_target_kernel(Pool1d in, const double* dy, double* dsigma, PlainTarget* targets) {
   __shared__ double shared[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.targets, m = blockIdx.x % in.targets, i = in.tokens - in.targets + m;
   const double sigma = static_cast<const double*>(in.sigma)[b * in.targets + m];
@@ -117,7 +119,7 @@ plain_target_kernel(Pool1d in, const double* dy, double* dsigma, PlainTarget* ta
 }
 
 __global__ void __launch_bounds__(kPlainThreads)
-plain_token_kernel(Pool1d in, const double* dy, const PlainTarget* targets, double* dx, double* dlog_weight) {
+    plain_token_kernel(Pool1d in, const double* dy, const PlainTarget* targets, double* dx, double* dlog_weight) {
   __shared__ double shared[kPlainThreads], weight[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.tokens, j = blockIdx.x % in.tokens, shift = in.tokens - in.targets;
   const double log_weight = static_cast<const double*>(in.log_weight)[b * in.tokens + j];
@@ -166,9 +168,9 @@ cudaError_t plain_backward(const Pool1d& in, const double* dy, double* dx, doubl
                            void* workspace, cudaStream_t stream) {
   auto* targets = static_cast<PlainTarget*>(workspace);
   plain_target_kernel<<<static_cast<unsigned>(in.batch * in.targets), kPlainThreads, 0, stream>>>(in, dy, dsigma,
-                                                                                               targets);
+                                                                                                  targets);
   plain_token_kernel<<<static_cast<unsigned>(in.batch * in.tokens), kPlainThreads, 0, stream>>>(in, dy, targets, dx,
-                                                                                              dlog_weight);
+                                                                                                dlog_weight);
   return cudaGetLastError();
 }
 

@@ -30,7 +30,8 @@ struct Lanes {
 __device__ float square(float v) { return v * v; }
 
 // Their sum bounds log2 of the error of interpolating exp(-t^2 / 2 sigma^2) with 8 nodes over a block, against its
-// largest value there: length and near, the distance of the block, in sigma. Checked for lengths up to 3 and all of the support.
+// largest value there: length and near, the distance of the block, in sigma. Checked for lengths up to 3 and all of the
+// support.
 __device__ float interpolation_error(float length) { return -22.8f + 8.f * log2f(length); }
 __device__ float interpolation_error_growth(float near) { return 2.3f * fmaxf(0.f, near - 1.f); }
 
@@ -216,7 +217,7 @@ struct Planner {
     int begin = low, end = high + 1;
     if (in.tree.exists() && high > low) {
       const float longest = precision.reach * target.sigma;
-      int level = longest < static_cast<float>(1 << kLeaf) ? 0
+      int level = longest < static_cast<float>(1 << kLeaf)           ? 0
                   : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
                                                                      : ilogbf(longest);
       for (; level >= kLeaf; --level) {
@@ -252,8 +253,9 @@ __global__ void __launch_bounds__(kThreads) token_logs_kernel(const __grid_const
   float total = top > minus_infinity() ? exp2f(v[0] - top) + exp2f(v[1] - top) : 0.f;
   for (int k = 16; k > 0; k /= 2) total += __shfl_xor_sync(0xffffffffu, total, k);
   if (lane == 0) {
-    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] =
-        bad[0] || bad[1] ? not_a_number() : top > minus_infinity() ? top + log2f(total) : minus_infinity();
+    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad[0] || bad[1]         ? not_a_number()
+                                                                          : top > minus_infinity() ? top + log2f(total)
+                                                                                                   : minus_infinity();
   }
 }
 
@@ -276,7 +278,9 @@ __global__ void __launch_bounds__(kSortChunk) block_logs_kernel(const __grid_con
   }
 }
 
-__global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts, int chunks) {
+__global__ void __launch_bounds__(kThreads)
+    plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts,
+                int chunks) {
   const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
   if (g >= static_cast<std::int64_t>(in.batch) * in.targets) return;
   const int b = static_cast<int>(g / in.targets), m = static_cast<int>(g % in.targets);
@@ -298,8 +302,9 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ 
   if ((threadIdx.x & 7) == 0) {
     in.plan[g] = target;
     if (in.order != nullptr) {
-      atomicAdd(counts + (static_cast<std::int64_t>(b) * chunks + m / kSortChunk) * kClasses +
-                    class_of_level(target.level), 1);
+      atomicAdd(
+          counts + (static_cast<std::int64_t>(b) * chunks + m / kSortChunk) * kClasses + class_of_level(target.level),
+          1);
     }
   }
 }
@@ -382,7 +387,8 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
   const std::int64_t leaf_threads = static_cast<std::int64_t>(in.batch) * leaves * 32;
-  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in, leaves);
+  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in,
+                                                                                                              leaves);
   if (in.tree.last > kLeaf) block_logs_kernel<<<in.batch, kSortChunk, 0, stream>>>(in);
   plan_kernel<<<blocks, kThreads, 0, stream>>>(in, precision, counts, chunks);
   if (in.order != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);

@@ -13,8 +13,8 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr std::int64_t kLongSequence = 512;   // tokens above which the tree pays for itself
-constexpr std::int64_t kFewTargets = 16;      // ... unless there are fewer targets than tokens by this factor
+constexpr std::int64_t kLongSequence = 512;  // tokens above which the tree pays for itself
+constexpr std::int64_t kFewTargets = 16;     // ... unless there are fewer targets than tokens by this factor
 
 // Hands out pieces of one allocation; with a null base it only counts.
 class Arena {
@@ -109,13 +109,19 @@ Scratch lay_out(const Pool1d& in, bool backward, void* workspace) {
 template <typename T>
 Precision precision_of();
 template <>
-Precision precision_of<float>() { return {24, -19, 1, false}; }
+Precision precision_of<float>() {
+  return {24, -19, 1, false};
+}
 template <>
-Precision precision_of<__nv_bfloat16>() { return {12, -8, 2.5f, false}; }
+Precision precision_of<__nv_bfloat16>() {
+  return {12, -8, 2.5f, false};
+}
 template <>
-Precision precision_of<__half>() { return {18, -11, 2, true}; }
+Precision precision_of<__half>() {
+  return {18, -11, 2, true};
+}
 
-#define CONTEXTPOOL_RETURN_IF_ERROR(call)            \
+#define CONTEXTPOOL_RETURN_IF_ERROR(call) \
   if (const cudaError_t error = (call); error != cudaSuccess) return error
 
 template <typename T>

@@ -11,26 +11,30 @@ namespace contextpool::cuda {
 __device__ inline void load_matrix(unsigned (&r)[4], const void* p) {
   const auto s = static_cast<unsigned>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(s));
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(s));
 }
 __device__ inline void load_matrix_transposed(unsigned (&r)[4], const void* p) {
   const auto s = static_cast<unsigned>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(s));
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(s));
 }
 template <typename T>
 __device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
 template <>
 __device__ inline void multiply<__nv_bfloat16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
 __device__ inline void multiply<__half>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Each thread owns values of 4 rows, row(0 .. 3), at columns column, column + 1; each(f) calls f(k, column, value0,
@@ -99,8 +103,14 @@ struct Product<float> {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float w = a[(ty * 4 + r) * kA + k];
-        sum[r][0] += w * b0.x; sum[r][1] += w * b0.y; sum[r][2] += w * b0.z; sum[r][3] += w * b0.w;
-        sum[r][4] += w * b1.x; sum[r][5] += w * b1.y; sum[r][6] += w * b1.z; sum[r][7] += w * b1.w;
+        sum[r][0] += w * b0.x;
+        sum[r][1] += w * b0.y;
+        sum[r][2] += w * b0.z;
+        sum[r][3] += w * b0.w;
+        sum[r][4] += w * b1.x;
+        sum[r][5] += w * b1.y;
+        sum[r][6] += w * b1.z;
+        sum[r][7] += w * b1.w;
       }
     }
   }
@@ -166,8 +176,8 @@ struct Scores {
       }
     }
   }
-  // This thread's values: targets target(0 .. 3), slots slot(0 .. kSlots - 1) of the 64 rows, rows row(0 .. kPer - 1) of
-  // a slot. A target is shared by threads of kShare warps, told apart by share(), and 4 lanes.
+  // This thread's values: targets target(0 .. 3), slots slot(0 .. kSlots - 1) of the 64 rows, rows row(0 .. kPer - 1)
+  // of a slot. A target is shared by threads of kShare warps, told apart by share(), and 4 lanes.
   static constexpr int kSlots = 2, kPer = 2, kShare = 4, kLaneShare = 4;
   __device__ static int target(int k) { return (threadIdx.x >> 5 & 1) * 32 + k * 8 + (threadIdx.x >> 2 & 7); }
   __device__ static int slot(int n) { return (threadIdx.x >> 6) * 2 + n; }

@@ -13,20 +13,24 @@ struct ScoreShared {
 };
 
 template <typename T>
-__host__ __device__ constexpr int score_stride() { return TileOf<T>::score_columns + TileOf<T>::pad; }
+__host__ __device__ constexpr int score_stride() {
+  return TileOf<T>::score_columns + TileOf<T>::pad;
+}
 template <typename T>
 int resident_stride(int channels) {
-  return (channels + TileOf<T>::score_columns - 1) / TileOf<T>::score_columns * TileOf<T>::score_columns + TileOf<T>::pad;
+  return (channels + TileOf<T>::score_columns - 1) / TileOf<T>::score_columns * TileOf<T>::score_columns +
+         TileOf<T>::pad;
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
-score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out, int resident, int rows_stride) {
+    score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out, int resident,
+                 int rows_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ScoreShared*>(memory);
   constexpr int kWide = TileOf<T>::score_columns, kStride = score_stride<T>();
   T* rows = reinterpret_cast<T*>(memory + (sizeof(ScoreShared) + 15) / 16 * 16);  // stages of 64 source rows
-  T* left = rows + kStages * kScoreRows * kStride;                               // dy: all of it, or as many stages
+  T* left = rows + kScoreStages * kScoreRows * kStride;                           // dy: all of it, or as many stages
   Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
   const int steps = (in.channels + kWide - 1) / kWide;
@@ -66,22 +70,22 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
           ++next_group;
         }
       }
-      next = next + 1 == kStages ? 0 : next + 1;
+      next = next + 1 == kScoreStages ? 0 : next + 1;
       copy_commit();
     };
-    fetch(0);
-    fetch(1);
+#pragma unroll
+    for (int k = 0; k + 1 < kScoreStages; ++k) fetch(k);
     int n = 0, stage = 0;
 #pragma unroll 1
     for (int g = 0; g < count; ++g) {
 #pragma unroll 1
       for (int s = 0; s < steps; ++s, ++n) {
-        copy_wait<kStages - 2>();
+        copy_wait<kScoreStages - 2>();
         __syncthreads();
-        fetch(n + kStages - 1);
+        fetch(n + kScoreStages - 1);
         scores.step(resident ? left + s * kWide : left + stage * kTile * kStride, resident ? rows_stride : kStride,
                     rows + stage * kScoreRows * kStride, kStride);
-        stage = stage + 1 == kStages ? 0 : stage + 1;
+        stage = stage + 1 == kScoreStages ? 0 : stage + 1;
       }
       const Source<1> source = tile.source<1>(g);
       const float half = 0.5f * static_cast<float>(1 << source.level);
@@ -144,8 +148,8 @@ score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constan
     total[3] += near.w;
   }
   const float inverse = total[0] == 0 ? 0.f : 1.f / total[0], c = total[1] * inverse;
-  const Weighted weighted{target.scale, target.exponent, target.begin, target.end, target.position, target.index,
-                          total[0] == 0 ? 0.f : c, inverse};
+  const Weighted weighted{target.scale, target.exponent,         target.begin, target.end, target.position,
+                          target.index, total[0] == 0 ? 0.f : c, inverse};
   out.tiled[(static_cast<std::int64_t>(tile.batch) * in.tiles + tile.tile) * kTile + threadIdx.x] = weighted;
   if (target.index >= 0) {
     const bool moves = target.scale != 0 && total[0] != 0;
@@ -173,8 +177,8 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   const bool resident = in.channels * static_cast<int>(sizeof(T)) <= kResident * 2;
   const int stride = resident_stride<T>(in.channels);
-  const int bytes = (sizeof(ScoreShared) + 15) / 16 * 16 + sizeof(T) * kStages * kScoreRows * score_stride<T>() +
-                    sizeof(T) * (resident ? kTile * stride : kStages * kTile * score_stride<T>());
+  const int bytes = (sizeof(ScoreShared) + 15) / 16 * 16 + sizeof(T) * kScoreStages * kScoreRows * score_stride<T>() +
+                    sizeof(T) * (resident ? kTile * stride : kScoreStages * kTile * score_stride<T>());
   const auto error = cudaFuncSetAttribute(score_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   score_kernel<T><<<tiles * in.batch, kThreads, bytes, stream>>>(in, part, out, resident, stride);

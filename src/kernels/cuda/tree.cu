@@ -61,9 +61,9 @@ constexpr int kTokenStride = kTreeColumns + 8;
 
 struct UpShared {
   union {
-    float weight[kWarps][1 << kLeaf][kNodes];                          // float32: w_j L_q(j)
-    unsigned short tokens[kWarps][(1 << kLeaf) * kTokenStride];        // half types: a block of x
-    float rows[2][kBlocks * kNodes * kRowStride];                      // levels, by turns
+    float weight[kWarps][1 << kLeaf][kNodes];                    // float32: w_j L_q(j)
+    unsigned short tokens[kWarps][(1 << kLeaf) * kTokenStride];  // half types: a block of x
+    float rows[2][kBlocks * kNodes * kRowStride];                // levels, by turns
   };
   float token_weight[kWarps][1 << kLeaf];
   float log[kRaise + 1][kBlocks];
@@ -111,8 +111,7 @@ struct Leaf {
         for (int j = 0; j < 1 << kLeaf; ++j) {
           for (int d = lane; d < kTreeColumns; d += 32) {
             const bool valid = ((j < 32 ? live[0] : live[1]) >> (j % 32) & 1) != 0 && at.column + d < in.channels;
-            tokens[j * kTokenStride + d] =
-                valid ? x[(j0 + j) * in.x_token_stride + at.column + d] : from_float<T>(0.f);
+            tokens[j * kTokenStride + d] = valid ? x[(j0 + j) * in.x_token_stride + at.column + d] : from_float<T>(0.f);
           }
         }
       }
@@ -279,7 +278,8 @@ __device__ void write_level(const Problem& in, const Place& at, int level, int f
     }
   }
   if (blockIdx.y == 0) {
-    for (int r = threadIdx.x; r < count * kNodes; r += kThreads) in.mass[node + r] = rows[r * kRowStride + kTreeColumns];
+    for (int r = threadIdx.x; r < count * kNodes; r += kThreads)
+      in.mass[node + r] = rows[r * kRowStride + kTreeColumns];
   }
 }
 
@@ -353,8 +353,7 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_consta
 }
 
 // Level low + kRaise and the levels between, down to level low. A thread has four columns of a block.
-__global__ void __launch_bounds__(kThreads)
-down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
+__global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
   constexpr int kVectors = kTreeColumns / 4;
   static_assert(kThreads == kBlocks * kVectors);
   __shared__ float4 rows[2][kBlocks / 2 * kNodes * kVectors];
@@ -364,9 +363,10 @@ down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
   const int column = at.column + vector * 4;
   const bool here = column < width;
   const auto row_at = [&](int level, int block) {
-    return reinterpret_cast<float4*>(gradient + in.tree.part_block(at.batch, level, 0, block) * kNodes * width + column);
+    return reinterpret_cast<float4*>(gradient + in.tree.part_block(at.batch, level, 0, block) * kNodes * width +
+                                     column);
   };
-  const auto read = [&](int level, int block, float4 (&row)[kNodes]) {
+  const auto read = [&](int level, int block, float4(&row)[kNodes]) {
     const bool exists = block < blocks_at(in, level) && here;
     const float4* from = exists ? row_at(level, block) : nullptr;
 #pragma unroll
@@ -419,7 +419,8 @@ dim3 tree_grid(const Problem& in, int low, int channels) {
 
 Tree make_tree(int tokens) {
   Tree tree{};
-  for (tree.last = 0; tokens >> (tree.last + 1) != 0; ++tree.last) {}
+  for (tree.last = 0; tokens >> (tree.last + 1) != 0; ++tree.last) {
+  }
   for (int k = kLeaf; k <= tree.last; ++k) {
     tree.offset[k - kLeaf] = tree.blocks;
     tree.blocks += ((tokens - 1) >> k) + 1;

@@ -46,6 +46,7 @@ struct Tile {
   const Problem& in;
   TileShared& shared;
   int batch, tile, level;
+  int cached = -1;                                         // groups in the list, where it holds all that there are
   int begin = 0, end = 0, first = 0, last = 0, valid = 0;  // of all targets: sources, positions; targets 0 .. valid - 1
 
   // Reads the targets. False: no such tile.
@@ -104,7 +105,12 @@ struct Tile {
     constexpr int kGroupRows = kRows << kPair, kGroups = kListRows / kGroupRows, kCompact = 16 >> kPair;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int lowest = in.causal && level > 0 ? kLeaf : level;
+    if (cached >= 0) {
+      if (cached > 0) process(cached);
+      return;
+    }
     int listed = 0;
+    bool first_list = true;
     int m = level;
     Source<kPair> source{m, false};
     int base = begin < end ? source.group_of(begin) : 0, last_group = begin < end ? source.group_of(end - 1) : -1;
@@ -115,7 +121,8 @@ struct Tile {
         // Neighbours' windows overlap: of few groups most are needed, and it is not worth asking for each.
         const int group = base + threadIdx.x;
         bool needed = group <= last_group && last_group - base < kCompact;
-        for (int k = 0; k < valid && !needed && group <= last_group; ++k) needed = source.needed(shared.targets[k], group);
+        for (int k = 0; k < valid && !needed && group <= last_group; ++k)
+          needed = source.needed(shared.targets[k], group);
         const unsigned votes = __ballot_sync(0xffffffffu, needed);
         if (lane == 0) shared.warp_count[warp] = __popc(votes);
         __syncthreads();
@@ -137,6 +144,7 @@ struct Tile {
           last_group = source.group_of(max(0, ((last + 1) >> m) - 1));
           continue;
         }
+        if (first_list) cached = listed;
         if (listed == 0) return;
       }
       if (more && listed < kGroups) continue;
@@ -145,6 +153,7 @@ struct Tile {
       process(listed);
       if (!more) return;
       listed = 0;
+      first_list = false;
       __syncthreads();  // the list has been used
     }
   }
@@ -159,7 +168,8 @@ struct Tile {
       to.slot = kSlot * in.x_token_stride;
       to.first = batch * in.x_batch_stride + static_cast<std::int64_t>(group) * (kRows << kPair) * in.x_token_stride;
     } else {
-      const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf];
+      const std::int64_t block =
+          static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf];
       to.row = in.channels;
       to.slot = static_cast<std::int64_t>(in.channels) * (source.remainder ? 2 * kNodes : kNodes);
       to.first = (block + source.block(group, 0)) * kNodes * in.channels;
@@ -178,7 +188,8 @@ struct Tile {
     } else {
       const int b = source.block(group, k % kGroupRows);
       if (b < in.tree.count(source.level)) {
-        const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf] + b;
+        const std::int64_t block =
+            static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf] + b;
         exponent = block_exponent(in.block_log[block]);
         mass = isnan(exponent) ? 1.f : in.mass[block * kNodes + k % kNodes];  // 0 times a NaN mass would not be 0
       }
@@ -198,7 +209,8 @@ struct Tile {
   // Whether, and from where, target t sees rows r .. r + 7 (a slot) of a listed group: rows low .. high - 1 of the slot
   // are its sources, at t = from - offset(level, row).
   template <int kPair>
-  __device__ void view(const Target& t, Source<kPair> source, int group, int slot, int& low, int& high, float& from) const {
+  __device__ void view(const Target& t, Source<kPair> source, int group, int slot, int& low, int& high,
+                       float& from) const {
     if (source.level == 0) {
       const int j0 = (group << (5 + kPair)) + slot * kSlot;
       low = t.begin - j0;
@@ -215,6 +227,8 @@ struct Tile {
   }
 };
 
-__device__ inline float row_offset(int level, int r) { return level == 0 ? static_cast<float>(r) : node_offset(level, r); }
+__device__ inline float row_offset(int level, int r) {
+  return level == 0 ? static_cast<float>(r) : node_offset(level, r);
+}
 
 }  // namespace contextpool::cuda

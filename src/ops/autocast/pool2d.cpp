@@ -9,8 +9,8 @@ namespace contextpool {
 namespace {
 
 template <c10::DispatchKey key, c10::DeviceType device>
-at::Tensor pool2d_autocast(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, at::IntArrayRef stride,
-                           std::string_view algorithm) {
+at::Tensor pool2d_autocast(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
+                           at::IntArrayRef stride, std::string_view algorithm) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return pool2d(x, at::autocast::cached_cast(type, log_weight, device), at::autocast::cached_cast(type, sigma, device),

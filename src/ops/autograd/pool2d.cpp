@@ -64,8 +64,7 @@ at::Tensor pool2d_autograd(const at::Tensor& x, const at::Tensor& log_weight, co
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool2d_backward_autograd(const at::Tensor& grad, const at::Tensor& x,
                                                                         const at::Tensor& log_weight,
-                                                                        const at::Tensor& sigma,
-                                                                        at::IntArrayRef stride,
+                                                                        const at::Tensor& sigma, at::IntArrayRef stride,
                                                                         std::string_view algorithm) {
   check_stride(stride);
   auto grads = Pool2dBackwardFunction::apply(grad, x, log_weight, sigma, stride[0], stride[1], algorithm);

@@ -1,5 +1,5 @@
-// pool1d on CUDA tensors: lays the inputs out as the kernels want them, takes scratch memory from PyTorch's allocator and
-// hands over plain pointers and the current stream. Nothing waits for the device.
+// pool1d on CUDA tensors: lays the inputs out as the kernels want them, takes scratch memory from PyTorch's allocator
+// and hands over plain pointers and the current stream. Nothing waits for the device.
 #include "kernels/cuda/pool1d.h"
 
 #include <ATen/ops/empty.h>
@@ -66,8 +66,8 @@ at::Tensor pool1d_cuda(const at::Tensor& x, const at::Tensor& log_weight, const 
   if (y.numel() == 0) return y;
   const Inputs in(x, log_weight, sigma, causal, algorithm);
   const auto scratch = in.scratch(cuda::pool1d_workspace(in.args));
-  C10_CUDA_CHECK(cuda::pool1d(in.args, y.mutable_data_ptr(), scratch.mutable_data_ptr(),
-                              c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(
+      cuda::pool1d(in.args, y.mutable_data_ptr(), scratch.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return y;
 }
 

@@ -21,9 +21,11 @@ at::Tensor pool1d_unavailable(const at::Tensor& /*x*/, const at::Tensor& /*log_w
   refuse("contextpool::pool1d");
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_unavailable(
-    const at::Tensor& /*grad*/, const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
-    bool /*causal*/, std::string_view /*algorithm*/) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_unavailable(const at::Tensor& /*grad*/,
+                                                                           const at::Tensor& /*x*/,
+                                                                           const at::Tensor& /*log_weight*/,
+                                                                           const at::Tensor& /*sigma*/, bool /*causal*/,
+                                                                           std::string_view /*algorithm*/) {
   refuse("contextpool::pool1d");
 }
 
