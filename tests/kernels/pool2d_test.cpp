@@ -131,19 +131,23 @@ TEST_P(HardMap, LightPatchAmongHeavyPixelsIsNotDrownedByThem) {
   }
 }
 
-// What the gradient of sigma is made of lies far out: the target's own pixel outweighs all others by e^40.
-TEST_P(HardMap, SizeOfATargetThatIsHeavyItselfStillHasItsGradient) {
+// What the gradient of sigma is made of lies far out: next to nothing in the sum of weights, but all of the second
+// moment.
+TEST_P(HardMap, SizeOfAHeavyTargetHasItsGradientFromAHeavyPixelFarAway) {
   for (const double sigma : kSizes) {
-    SCOPED_TRACE("sigma " + std::to_string(sigma));
-    Problem2d p = make_problem(spec(33, 33));
-    Random random(4);
-    for (double& v : p.log_weight) v = random.uniform(-20, -18);
-    p.log_weight[16 * 33 + 16] = 20;
-    std::fill(p.sigma.begin(), p.sigma.end(), sigma);
-    std::fill(p.dy.begin(), p.dy.end(), 0.0);
-    p.visited = {16 * 33 + 16};
-    p.dy[static_cast<std::size_t>(p.visited[0] * 2)] = 1;
-    expect_right_by_all(p);
+    for (const double distance : {0.0, 7.5, 9.5, 12.0}) {
+      SCOPED_TRACE("sigma " + std::to_string(sigma) + ", distance " + std::to_string(distance));
+      Problem2d p = make_problem(spec(33, 61));
+      Random random(4);
+      for (double& v : p.log_weight) v = random.uniform(-20, -18);
+      p.visited = {16 * 61 + 10};
+      p.log_weight[16 * 61 + 10] = 20;
+      p.log_weight[static_cast<std::size_t>(16 * 61 + std::min(60L, 10 + std::lround(distance * sigma)))] = 20;
+      std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+      std::fill(p.dy.begin(), p.dy.end(), 0.0);
+      p.dy[static_cast<std::size_t>(p.visited[0] * 2)] = 1;
+      expect_right_by_all(p);
+    }
   }
 }
 

@@ -137,7 +137,7 @@ class Row {
   template <class Body>
   void for_tiles(const Body& body) {
     const std::int64_t tiles = (in_.targets + kTile - 1) / kTile;
-    parallel_.run(tiles, 1 + 1024 / (in_.channels + 16), [&](std::int64_t first, std::int64_t past) {
+    parallel_.run(tiles, 1 + 64 / (in_.channels + 1), [&](std::int64_t first, std::int64_t past) {
       Workspace work(source_input());
       for (std::int64_t k = first; k < past; ++k) body(work, k * kTile, std::min((k + 1) * kTile, in_.targets));
     });
