@@ -1,7 +1,8 @@
 """How fast pool2d is beside what a PyTorch user would write, and how much memory it takes on a large map.
 
 Both sides run in this process on the same float32 tensors, on all cores, turn by turn; every time is a median. The
-other side is the formula written densely: weights [B, targets, pixels] by a softmax, times the features. Prints markdown.
+other side is the formula written densely: weights [B, targets, pixels] by a softmax, times the features. Prints
+markdown.
 """
 
 import argparse

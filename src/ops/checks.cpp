@@ -4,7 +4,16 @@
 
 namespace contextpool {
 
+void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma) {
+  TORCH_CHECK(x.defined() && log_weight.defined() && sigma.defined(), op, ": ",
+              !x.defined()            ? "x"
+              : !log_weight.defined() ? "log_weight"
+                                      : "sigma",
+              " must be a tensor, but is missing (None)");
+}
+
 void check_types(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma) {
+  check_defined(op, x, log_weight, sigma);
   const auto type = x.scalar_type();
   TORCH_CHECK(type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf, op,
               ": x must be float64, float32, bfloat16 or float16, but is ", type);

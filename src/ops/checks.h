@@ -8,6 +8,9 @@
 
 namespace contextpool {
 
+// None of them may be missing (None in Python). The other checks assume this; so does differentiation.
+void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma);
+
 // Floating dtype of x, the float32/float64 rule for log_weight and sigma, one device.
 void check_types(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma);
 

