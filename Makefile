@@ -9,7 +9,9 @@ help: ## this list
 build: build/build.ninja ## the library; then .venv/bin/python can import contextpool
 	cmake --build --preset default $(JOBS:%=-j%)
 
-test: build ## every test, C++ and Python
+test: build ## every test, C++ and Python; where there is nvcc, the CUDA sources are compiled too
+	if grep -q contextpool_cuda_check build/build.ninja; then \
+	  cmake --build --preset default --target contextpool_cuda_check $(JOBS:%=-j%); fi
 	.venv/bin/python scripts/test.py
 
 bench: build ## speed and memory beside plain PyTorch (ARGS=--quick for a short run)
