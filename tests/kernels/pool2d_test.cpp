@@ -6,8 +6,10 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cpu/pool2d_arch.h"
 #include "pool1d_run.h"
 #include "pool2d_cases.h"
 
@@ -33,8 +35,13 @@ std::vector<std::byte> channels_last(const std::vector<std::byte>& memory, const
   return packed(c.type, swapped(unpacked(c.type, memory), c.batch, c.channels, pixels));
 }
 
+struct MapKernels {
+  decltype(&cpu::pool2d) forward = cpu::pool2d;
+  decltype(&cpu::pool2d_backward) backward = cpu::pool2d_backward;
+};
+
 // The outputs with channels last, whatever order the case asks for.
-Bytes run(const Problem2d& p, const cpu::Parallel& parallel) {
+Bytes run(const Problem2d& p, const cpu::Parallel& parallel, const MapKernels& kernels = {}) {
   const auto& c = p.spec;
   const Type fine = weight_type(c.type);
   const auto features = [&](const std::vector<double>& v, std::int64_t pixels) {
@@ -63,8 +70,8 @@ Bytes run(const Problem2d& p, const cpu::Parallel& parallel) {
   Guarded dx(x.size());
   Guarded dlog_weight(log_weight.size());
   Guarded dsigma(sigma.size());
-  cpu::pool2d(in, y.data(), parallel);
-  cpu::pool2d_backward(in, dy.data(), dx.data(), dlog_weight.data(), dsigma.data(), parallel);
+  kernels.forward(in, y.data(), parallel);
+  kernels.backward(in, dy.data(), dx.data(), dlog_weight.data(), dsigma.data(), parallel);
   return {channels_last(y.take(), c, c.targets()), channels_last(dx.take(), c, c.pixels()), dlog_weight.take(),
           dsigma.take()};
 }
@@ -77,6 +84,26 @@ TEST_P(KernelPool2d, IsAccurate) { expect_right(make_problem(GetParam())); }
 
 const auto case_name = [](const auto& info) { return name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Covering, KernelPool2d, ::testing::ValuesIn(covering_cases_2d(1)), case_name);
+
+// The kernels of every instruction set this machine has, not only of the one that would be picked.
+TEST(MapInstructionSets, AreAccurate) {
+  std::vector<std::pair<std::string, MapKernels>> list = {
+      {"portable", {cpu::portable::pool2d, cpu::portable::pool2d_backward}}};
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    list.push_back({"avx2", {cpu::avx2::pool2d, cpu::avx2::pool2d_backward}});
+  }
+#endif
+  for (const auto& [set, kernels] : list) {
+    SCOPED_TRACE(set);
+    for (const auto& c : covering_cases_2d(2)) {
+      if (c.pixels() > 1000) continue;  // the portable one takes its time
+      SCOPED_TRACE(name(c));
+      const Problem2d p = make_problem(c);
+      expect_accurate(p, values_of(run(p, threads(2), kernels), c.type));
+    }
+  }
+}
 
 // Hard maps in float32 and float64 (half types are coarser), each with every algorithm.
 class HardMap : public ::testing::TestWithParam<Type> {
