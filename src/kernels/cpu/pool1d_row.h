@@ -310,10 +310,12 @@ class Row {
     double mass = 0;
     for (std::int64_t j = 0; j < in_.tokens; ++j) {
       if (scalars[2 * j + 1] == 0) scores[j] = scalars[2 * j] = 0;  // no target's source: x may hold anything
+      // Not a number where a weight or a feature is none, perhaps after the last target that counts: not for the rest.
+      if (!std::isfinite(scores[j] - scalars[2 * j])) continue;
       residue += scores[j] - scalars[2 * j];
       mass += scalars[2 * j + 1];
     }
-    const double per_mass = std::isfinite(residue) && mass > 0 ? residue / mass : 0;
+    const double per_mass = mass > 0 ? residue / mass : 0;
     for (std::int64_t j = 0; j < in_.tokens; ++j) {
       dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - per_mass * scalars[2 * j + 1]);
     }
@@ -336,6 +338,7 @@ class Row {
       const std::int64_t own_begin = in_.tokens * first / owners;
       const std::int64_t own_end = in_.tokens * past / owners;
       for (std::int64_t tile = 0; tile < in_.targets; tile += kTile) {
+        if (!reaches(tile, own_begin, own_end)) continue;
         work.count = 0;
         for (std::int64_t m = tile; m < std::min(tile + kTile, in_.targets); ++m) {
           const Plan& plan = plans_[m];
@@ -355,6 +358,14 @@ class Row {
         }
       }
     });
+  }
+
+  // Whether any target of a tile has sources in begin..end.
+  bool reaches(std::int64_t tile, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t m = tile; m < std::min(tile + kTile, in_.targets); ++m) {
+      if (plans_[m].begin < std::min(plans_[m].end, end) && plans_[m].end > begin) return true;
+    }
+    return false;
   }
 
   void spread_scalars(const Prepared<T>& own, GradientNodes<T>& nodes, double* scalars) const {
