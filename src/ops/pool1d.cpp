@@ -47,10 +47,10 @@ c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sig
 
 at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                   std::string_view algorithm) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("contextpool::pool1d", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
-                                               std::string_view)>();
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("contextpool::pool1d", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, std::string_view)>();
   return op.call(x, log_weight, sigma, causal, algorithm);
 }
 
@@ -60,16 +60,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor&
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("contextpool::_pool1d_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                                const at::Tensor&, const at::Tensor&, bool,
-                                                                std::string_view)>();
+          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                                const at::Tensor&, bool, std::string_view)>();
   return op.call(grad, x, log_weight, sigma, causal, algorithm);
 }
 
 TORCH_LIBRARY_FRAGMENT(contextpool, m) {
-  m.def(
-      "pool1d(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal=False, str algorithm=\"auto\") -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+  m.def("pool1d(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal=False, str algorithm=\"auto\") -> Tensor",
+        {at::Tag::pt2_compliant_tag});
   m.def(
       "_pool1d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> "
       "(Tensor, Tensor, Tensor)",

@@ -5,7 +5,6 @@
 
 #include <string_view>
 
-
 namespace contextpool {
 
 // Everything SPEC asks of the inputs; throws with the operator, what was expected and what came.

@@ -22,8 +22,10 @@ CONTEXTPOOL_API at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_wei
                                   bool causal = false, std::string_view algorithm = "auto");
 
 // Gradients of pool1d with respect to (x, log_weight, sigma), for grad = the gradient of y. Not differentiable again.
-CONTEXTPOOL_API std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(
-    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
-    std::string_view algorithm);
+CONTEXTPOOL_API std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad,
+                                                                               const at::Tensor& x,
+                                                                               const at::Tensor& log_weight,
+                                                                               const at::Tensor& sigma, bool causal,
+                                                                               std::string_view algorithm);
 
 }  // namespace contextpool

@@ -3,14 +3,14 @@
 // Exactly as defined, a target has the sources within sqrt(160) sigma. Most of them do not matter: what lies far out
 // has next to no weight, unless everything nearer is lighter still. Both questions are settled per block from bounds
 // that cost little: with t_near and t_far the distances of a block's ends and W the sum of its weights, its part of the
-// normaliser Z is between W g(t_far) and W g(t_near), and its part of the second moment V = sum w g (t / sigma)^2, which
-// is what the gradient of sigma is made of, lies between similar bounds.
+// normaliser Z is between W g(t_far) and W g(t_near), and its part of the second moment V = sum w g (t / sigma)^2,
+// which is what the gradient of sigma is made of, lies between similar bounds.
 //   - The largest of the lower bounds is a lower bound of Z (of V). A block is dropped if its upper bounds are below
 //     2^-kDrop / (number of blocks) of both.
 //   - Merging a block costs an error of W g(t_far) 2^error(q), q = t * length / sigma^2 with t the distance of its
-//     middle. If that is more than 2^-kTolerance Z (and likewise for V) for any kept block, the target takes blocks half
-//     as long, and so on; below q = kAlways the error is always small enough, so this ends after a few steps whatever
-//     the weights are.
+//     middle. If that is more than 2^-kTolerance Z (and likewise for V) for any kept block, the target takes blocks
+//     half as long, and so on; below q = kAlways the error is always small enough, so this ends after a few steps
+//     whatever the weights are.
 // Only tokens up to the target are looked at in the causal case.
 #pragma once
 
@@ -64,7 +64,9 @@ inline Vec<double> floor_log2(Vec<double> v) {
   return bit_cast_vec<Vec<double>>(exponent | 0x4330000000000000) - (kShift + 1023);
 }
 
-inline double ceil_log2(std::int64_t n) { return n <= 1 ? 0 : 64 - std::countl_zero(static_cast<std::uint64_t>(n - 1)); }
+inline double ceil_log2(std::int64_t n) {
+  return n <= 1 ? 0 : 64 - std::countl_zero(static_cast<std::uint64_t>(n - 1));
+}
 
 // floor(log2 sigma) for finite positive sigma.
 inline int level_of(double sigma) {
@@ -224,8 +226,8 @@ class Planner {
       const auto error = bound.lower + A::error(q);
       const auto t2 = bound.far * bound.far;
       const auto moment_error = error + floor_log2(t2 > square ? t2 : Vec<double>{} + square) + 1.0;
-      const auto wrong = kept & (q > A::kAlways) &
-                         ((error > z - A::kTolerance) | (moment_error > v - A::kMomentTolerance));
+      const auto wrong =
+          kept & (q > A::kAlways) & ((error > z - A::kTolerance) | (moment_error > v - A::kMomentTolerance));
       for (int k = 0; k < w; ++k) {
         if (wrong[k]) return false;
         if (!kept[k]) continue;

@@ -195,9 +195,7 @@ class Row {
     bool together = group.count > 1 || (per_member > 1 && group.segment.rows <= kFold);
     if (together) {
       with_rows(group.segment, [&](const auto& rows) {
-        with_streams(streams, [&](auto count) {
-          add_rows_group<count()>(chunk, rows, work.streams, total);
-        });
+        with_streams(streams, [&](auto count) { add_rows_group<count()>(chunk, rows, work.streams, total); });
       });
       together = all_finite(&total[0][0], streams * C::kVectors);
     }
@@ -330,8 +328,7 @@ class Row {
   // Each target's share goes to its sources. Tokens and blocks are dealt out to threads; each walks over all targets
   // in order and adds to its own only. Groups are formed as if there were one owner, so that what is added up before it
   // reaches a row does not depend on the number of threads.
-  void spread(const S* dy, std::int64_t channels, GradientNodes<T>& nodes, const Rows<double>& rows,
-              double* scalars) {
+  void spread(const S* dy, std::int64_t channels, GradientNodes<T>& nodes, const Rows<double>& rows, double* scalars) {
     const std::int64_t owners = in_.tokens < 256 ? 1 : parallel_.threads;
     parallel_.run(owners, 1, [&](std::int64_t first, std::int64_t past) {
       Workspace work(source_input());
@@ -399,9 +396,8 @@ class Row {
       }
       const bool together = group.count > 1 && all_finite(&value[0][0], group.count * C::kVectors);
       if (together) {
-        with_streams(group.count, [&](auto count) {
-          spread_rows_group<count()>(chunk, rows_of(all), work.streams, value);
-        });
+        with_streams(group.count,
+                     [&](auto count) { spread_rows_group<count()>(chunk, rows_of(all), work.streams, value); });
       }
       for (int k = 0; k < group.count; ++k) {
         const Cover& cover = work.tile[group.member[k]].cover;

@@ -138,7 +138,7 @@ class Weigher {
         const std::int64_t at = s.offset + r;
         auto m = mass == nullptr ? ones : load_double(mass + r);
         // What is written past a segment's end, the next one overwrites; it only must not be counted.
-        if (r + kLanes<double> > s.rows) m = iota() < static_cast<double>(s.rows - r) ? m : Vec<double>{};
+        if (r + kLanes < double >> s.rows) m = iota() < static_cast<double>(s.rows - r) ? m : Vec<double>{};
         const auto w = exp2<T>(load(arg_.data() + at) - out.scale);
         put(out.weight.data() + at, w);
         sum += w * m;

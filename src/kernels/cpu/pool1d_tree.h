@@ -43,7 +43,7 @@ double bits_of(T log_weight) {
 // The constants of p nodes: their places in a block and the matrices that merge 2p tokens, or two children, into p.
 template <int p>
 struct NodeTable {
-  double place[p];            // in (-1, 1), of a block of length 2
+  double place[p];  // in (-1, 1), of a block of length 2
   double from_tokens[p][2 * p];
   double from_children[p][2 * p];
 
@@ -99,10 +99,9 @@ class Masses {
  public:
   Masses(const TreeShape& shape, const T* log_weight, const Parallel& parallel)
       : weight(shape.tokens), exponent(shape.blocks), total(shape.blocks) {
-    parallel.run(shape.top < shape.leaf ? 0 : shape.count(shape.leaf), 256,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t b = begin; b < end; ++b) leaf(shape, log_weight, b);
-                 });
+    parallel.run(shape.top < shape.leaf ? 0 : shape.count(shape.leaf), 256, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) leaf(shape, log_weight, b);
+    });
     for (int level = shape.leaf + 1; level <= shape.top; ++level) {
       for (std::int64_t b = 0; b < shape.count(level); ++b) parent(shape, level, b);
     }
@@ -189,8 +188,10 @@ template <class A, int p, int scalars = 1>
 class NodeRows {
  public:
   NodeRows(const TreeShape& shape, int highest, std::int64_t channels)
-      : channels_(channels), nodes_(highest < shape.leaf ? 0 : (shape.first[highest] + shape.count(highest)) * p),
-        rows_(nodes_ * channels), scalar_(nodes_ * scalars) {}
+      : channels_(channels),
+        nodes_(highest < shape.leaf ? 0 : (shape.first[highest] + shape.count(highest)) * p),
+        rows_(nodes_ * channels),
+        scalar_(nodes_ * scalars) {}
 
   void clear(const Parallel& parallel) {
     parallel.run(nodes_, 1024, [&](std::int64_t begin, std::int64_t end) {

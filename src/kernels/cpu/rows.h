@@ -105,12 +105,11 @@ void add_rows(const C& chunk, const Rows<const S>& rows, const T* weight, Vec<T>
   }
 }
 
-// The same for several sums over the same rows, each row loaded once: total[g] += sum_r weight[g][r] row_r. Weights of 0
-// are multiplied, so a row that is not finite spoils every sum. At most kFold rows: then each sum has the same bits as
-// from add_rows.
+// The same for several sums over the same rows, each row loaded once: total[g] += sum_r weight[g][r] row_r. Weights of
+// 0 are multiplied, so a row that is not finite spoils every sum. At most kFold rows: then each sum has the same bits
+// as from add_rows.
 template <int group, class T, class S, class C>
-void add_rows_group(const C& chunk, const Rows<const S>& rows, const T* const* weight,
-                    Vec<T> (*total)[C::kVectors]) {
+void add_rows_group(const C& chunk, const Rows<const S>& rows, const T* const* weight, Vec<T> (*total)[C::kVectors]) {
   Vec<T> sum[group][C::kVectors] = {};
   const T* w[group];
   for (int g = 0; g < group; ++g) w[g] = weight[g];

@@ -19,8 +19,7 @@ std::vector<double> weights(const Pool1d& in, std::int64_t target) {
   double largest = -kInfinity;
   for (std::int64_t j = 0; j < in.tokens; ++j) {
     const double t = static_cast<double>(i - j);
-    const bool exists =
-        j == i || (!(sigma <= 0) && !(t * t > 160 * sigma * sigma) && !(in.causal && j > i));
+    const bool exists = j == i || (!(sigma <= 0) && !(t * t > 160 * sigma * sigma) && !(in.causal && j > i));
     if (!exists || in.log_weight[j] == -kInfinity) continue;
     p[j] = in.log_weight[j] - (j == i ? 0 : t * t / (2 * sigma * sigma));
     if (std::isnan(p[j])) largest = p[j];

@@ -25,9 +25,9 @@ class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    auto [dx, dlog_weight, dsigma] = pool1d_backward(grads[0], saved[0], saved[1], saved[2],
-                                                     ctx->saved_data["causal"].toBool(),
-                                                     ctx->saved_data["algorithm"].toStringRef());
+    auto [dx, dlog_weight, dsigma] =
+        pool1d_backward(grads[0], saved[0], saved[1], saved[2], ctx->saved_data["causal"].toBool(),
+                        ctx->saved_data["algorithm"].toStringRef());
     return {dx, dlog_weight, dsigma, {}, {}};
   }
 };

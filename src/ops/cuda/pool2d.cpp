@@ -10,9 +10,10 @@ namespace contextpool {
 namespace {
 
 [[noreturn]] void refuse() {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "contextpool::pool2d: there are no CUDA kernels for maps; move x, log_weight and sigma to "
-                              "the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "contextpool::pool2d: there are no CUDA kernels for maps; move x, log_weight and sigma to "
+      "the CPU");
 }
 
 at::Tensor pool2d_cuda(const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
