@@ -16,6 +16,7 @@ test: build ## every test, C++ and Python; where there is nvcc, the CUDA sources
 
 bench: build ## speed and memory beside plain PyTorch (ARGS=--quick for a short run)
 	.venv/bin/python bench/pool1d.py $(ARGS)
+	.venv/bin/python bench/pool2d.py $(filter --quick,$(ARGS))
 
 lint: build/build.ninja ## clang-format and clang-tidy; silence is success
 	scripts/lint.sh

@@ -207,8 +207,8 @@ TEST(ReferencePool1d, GradientsAreTheSlopesOfItsValues) {
   for (const bool causal : {false, true}) {
     Row row{.x = {}, .log_weight = {0.1, -2, 3, -kInf, 0.7, 1.1}, .sigma = {0.6, 2.5, 40, 0}, .causal = causal};
     for (int k = 0; k < 12; ++k) row.x.push_back(std::sin(3.7 * k));
-    std::vector<double> dy;
-    for (int k = 0; k < 8; ++k) dy.push_back(std::cos(2.3 * k));
+    std::vector<double> dy(8);
+    for (std::size_t k = 0; k < dy.size(); ++k) dy[k] = std::cos(2.3 * static_cast<double>(k));
     const auto loss = [&] {
       double sum = 0;
       for (std::int64_t m = 0; m < row.targets(); ++m) {

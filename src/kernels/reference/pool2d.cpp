@@ -25,7 +25,8 @@ Sources sources(const Pool2d& in, std::int64_t target) {
   Sources s{std::vector<double>(pixels), std::vector<double>(pixels, -kInfinity)};
   double largest = -kInfinity;
   for (std::size_t j = 0; j < pixels; ++j) {
-    const auto di = static_cast<double>(row - static_cast<std::int64_t>(j) / in.width);
+    const std::int64_t source_row = static_cast<std::int64_t>(j) / in.width;
+    const auto di = static_cast<double>(row - source_row);
     const auto dj = static_cast<double>(column - static_cast<std::int64_t>(j) % in.width);
     const double square = s.square[j] = di * di + dj * dj;
     const bool exists = square == 0 || (!(sigma <= 0) && !(square > 160 * sigma * sigma));
