@@ -21,11 +21,13 @@
 
 namespace contextpool::cpu::CONTEXTPOOL_ARCH {
 
-// Sources of one target: tokens begin..end, merged in blocks of 2^level where level >= the tree's leaf level.
+// Sources of one target: tokens begin..end, merged in blocks of 2^level where level >= the tree's leaf level. `scale`
+// is about log2 of the largest weight times window among them: a bound of what it is at least.
 struct Plan {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  int level = 0;
+  int level = -1;
+  double scale = 0;
 };
 
 // All in bits. error(q) bounds log2 of the error of interpolating a window over a block from its nodes, relative to the
@@ -94,12 +96,11 @@ class Planner {
     const std::int64_t radius = support(sigma, n);
     const std::int64_t lo = std::max<std::int64_t>(0, i - radius);
     const std::int64_t hi = in_.causal ? i + 1 : std::min(n, i + radius + 1);
-    if (in_.keep_all) return {lo, hi, -1};
     const double inv = radius > 0 ? kLog2E / (2 * sigma * sigma) : 0;
-    if (in_.total != nullptr && sigma >= 1) {
+    if (in_.total != nullptr && sigma >= 1 && !in_.keep_all) {
       int level = sigma < kInfinity ? std::min(level_of(sigma), in_.shape->top) : in_.shape->top;
       for (; level >= in_.shape->leaf; --level) {
-        Plan plan{lo, hi, level};
+        Plan plan{lo, hi, level, 0};
         if (blocks(i, sigma, inv, plan)) return plan;
       }
     }
@@ -129,10 +130,12 @@ class Planner {
       z = share.weight > z ? share.weight : z;
       v = share.moment > v ? share.moment : v;
     }
+    const double largest = max_lanes(z);
+    if (largest == -kInfinity) return {i, i, -1, 0};
+    if (in_.keep_all) return {lo, hi, -1, largest};
     const double drop = Accuracy<T>::kDrop + ceil_log2(hi - lo);
-    const double least = max_lanes(z) - drop;
+    const double least = largest - drop;
     const double least_moment = max_lanes(v) - drop - 2;  // floor_log2 is up to 1 off on either side
-    if (least == -kInfinity) return {i, i, -1};
     std::int64_t begin = hi;
     std::int64_t end = lo;
     const auto visit = [&](std::int64_t j) {
@@ -149,7 +152,7 @@ class Planner {
     };
     for (std::int64_t j = lo; !visit(j);) j += w;
     for (std::int64_t j = lo + (hi - 1 - lo) / w * w; !visit(j);) j -= w;
-    return {begin, end, -1};
+    return {begin, end, -1, largest};
   }
 
   // log2 of what tokens j, j + 1, ... give to Z, and (up to a factor of 2) to V sigma^2; -inf past the end.
@@ -211,6 +214,7 @@ class Planner {
       most_moment = bound.lower_moment > most_moment ? bound.lower_moment : most_moment;
     }
     const double z = std::max(in_.bits[i], max_lanes(most));
+    plan.scale = z;
     const double v = max_lanes(most_moment);  // of V sigma^2
 
     const double drop = A::kDrop + ceil_log2(past - first);

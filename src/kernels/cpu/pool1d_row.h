@@ -5,9 +5,9 @@
 //   dl_j      = x_j . dx_j - sum_i p_ij c_i,                                           c_i = dy_i . y_i
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = (i - j)^2 / sigma_i^2
 //
-// Every sum over sources runs over the segments of pool1d_sources.h. Each number is computed by one thread, in an order
-// that depends on nothing but the target (or, for sums over targets, on their order), so the bits do not depend on the
-// number of threads.
+// Every sum runs over the strips of pool1d_tile.h. Each number is computed by one thread, in an order that depends on
+// nothing but the target (or, for sums over targets, on their order), so the bits do not depend on the number of
+// threads.
 #pragma once
 
 #include <cstring>
@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/pool1d_group.h"
+#include "kernels/cpu/pool1d_strip.h"
 
 namespace contextpool::cpu::CONTEXTPOOL_ARCH {
 
@@ -40,8 +40,14 @@ class Row {
 
   // Plans the targets and merges the sources they need.
   Row(const RowInput<S>& in, const Parallel& parallel)
-      : in_(in), parallel_(parallel), shape_(in.tokens, kLeafLevel<T>), bits_(in.tokens), plans_(in.targets) {
+      : in_(in),
+        parallel_(parallel),
+        shape_(in.tokens, kLeafLevel<T>),
+        bits_(in.tokens + kAlign),
+        plans_(in.targets),
+        offsets_(in.targets + 1) {
     for (std::int64_t j = 0; j < in.tokens; ++j) bits_[j] = bits_of(in.log_weight[j]);
+    for (std::int64_t j = in.tokens; j < in.tokens + kAlign; ++j) bits_[j] = -kInfinity;
     if (wants_tree()) masses_.emplace(shape_, in.log_weight, parallel);
     make_plans();
     sources_.emplace(shape_, highest_, in.channels);
@@ -53,61 +59,78 @@ class Row {
   // y [targets, channels]
   void forward(S* y) {
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
-      weigh_tile<false>(work, begin, end);
+      open_tile(work, begin, end);
+      T* weights = work.weights.data();
+      weigh_tile<false>(work, weights);
+      pool_tile(work, weights, y);
       for (std::int64_t m = begin; m < end; ++m) {
-        if (!work.is_live(m - begin)) fill(y + m * in_.channels, is_nan(m) ? in_.sigma[m] : T{0});
+        if (plans_[m].begin >= plans_[m].end) fill(y + m * in_.channels, is_nan(m) ? in_.sigma[m] : T{0});
       }
-      for (const Group& group : Groups<T>(work.tile, work.live, work.count, kGroup, p)) pool_group(work, group, y);
     });
   }
 
   // dy [targets, channels] -> dx [tokens, channels], dl [tokens], dsigma [targets]
   void backward(const S* dy, S* dx, T* dl, T* dsigma) {
     states_.reserve(in_.targets);
+    if (keeps_weights()) kept_.reserve(offsets_[in_.targets]);
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
-      weigh_tile<true>(work, begin, end, dy);
       for (std::int64_t m = begin; m < end; ++m) {
-        if (work.is_live(m - begin)) continue;
-        plans_[m].end = plans_[m].begin;
-        dsigma[m] = is_nan(m) && !all_zero(dy + m * in_.channels, in_.channels) ? in_.sigma[m] : T{0};
+        states_[m].kind = kind_of(dy + m * in_.channels);
+        // A target whose dy is 0 has no share in any gradient.
+        if (states_[m].kind == Kind::zero) plans_[m].end = plans_[m].begin;
+        const bool spoils = is_nan(m) && states_[m].kind != Kind::zero;
+        dsigma[m] = spoils ? in_.sigma[m] : T{0};
       }
-      for (const Group& group : Groups<T>(work.tile, work.live, work.count, kGroup / 2, p)) {
-        score_group(work, group, dy, dsigma);
-      }
+      open_tile(work, begin, end);
+      score_tile(work, dy, dsigma);
     });
     sources_.reset();
     collect(dy, dx, dl, dsigma);
   }
 
  private:
-  static constexpr int kChunk = 2;  // vectors: with kGroup sums they fill the registers
-
   static constexpr std::int64_t kSmall = std::int64_t{1} << 22;  // features whose gradient may lie in double at once
+
+  // What dy of a target holds.
+  enum class Kind : std::uint8_t { zero, finite, other };
 
   // What the backward needs of a target again: the scale of its weights, 1 / their sum, c_i.
   struct State {
-    double scale = 0;
-    double inverse = 0;
-    double mean = 0;
+    double scale;
+    double inverse;
+    double mean;
+    Kind kind;
   };
 
-  // What one thread works with.
+  // What one thread works with: a tile's targets that have sources, their strips, and room for their numbers.
   struct Workspace {
-    explicit Workspace(const SourceInput& in) : weigher(in) {}
-    bool is_live(std::int64_t k) const { return prepared[k]; }
+    explicit Workspace(const SourceInput& in) : weigher(in), members(kTile) {}
 
     Weigher<T> weigher;
-    Prepared<T> tile[kTile];
-    bool prepared[kTile] = {};
-    int live[kTile] = {};
     int count = 0;
-    Buffer<T> padded;
-    const T* streams[kGroup] = {};
+    Buffer<Member> members;
+    Strips strips;
+    WeightSums sums[kTile];
+    double scale[kTile] = {};
+    Buffer<T> weights;
+    Buffer<T> squares;
+    Buffer<T> panel;  // [kTile, width]
+    Buffer<T> strip;  // [kStrip, width]
   };
 
   std::int64_t position(std::int64_t target) const { return in_.tokens - in_.targets + target; }
   SourceInput source_input() const { return {&shape_, bits_.data(), masses_ ? masses_->exponent.data() : nullptr}; }
   bool is_nan(std::int64_t m) const { return in_.sigma[m] != in_.sigma[m]; }
+
+  Kind kind_of(const S* dy) const {
+    if (all_zero(dy, in_.channels)) return Kind::zero;
+    Vec<T> sum = {};
+    for_chunks<T, 1>(in_.channels, [&](const auto& chunk) {
+      const Vec<T> v = chunk.load_at(dy, 0);
+      sum += v - v;
+    });
+    return sum_lanes(sum) == 0 ? Kind::finite : Kind::other;
+  }
 
   // Merging pays when it is shared by many targets and some of them are wide.
   bool wants_tree() const {
@@ -121,16 +144,27 @@ class Row {
     return false;
   }
 
+  // Whether the weights of the whole sequence are kept from scoring to spreading: if that takes less than half of x.
+  bool keeps_weights() const { return is_small() && 2 * offsets_[in_.targets] <= in_.tokens * in_.channels; }
+  bool is_small() const { return in_.tokens * in_.channels <= kSmall; }
+
   void make_plans() {
     const Planner<T> planner({&shape_, bits_.data(), masses_ ? masses_->total.data() : nullptr, in_.causal,
                               in_.algorithm == Algorithm::dense});
     parallel_.run(in_.targets, 64, [&](std::int64_t begin, std::int64_t end) {
+      Cover cover;
       for (std::int64_t m = begin; m < end; ++m) {
         // A size that is no number has no window; its row is filled with NaN where results are written.
         plans_[m] = is_nan(m) ? Plan{} : planner.plan(position(m), in_.sigma[m]);
+        cover.assign(plans_[m], shape_, in_.causal, p);
+        offsets_[m + 1] = cover.rows();
       }
     });
-    for (std::int64_t m = 0; m < in_.targets; ++m) highest_ = std::max(highest_, plans_[m].level);
+    offsets_[0] = 0;
+    for (std::int64_t m = 0; m < in_.targets; ++m) {
+      highest_ = std::max(highest_, plans_[m].level);
+      offsets_[m + 1] += offsets_[m];
+    }
   }
 
   // body(workspace, begin, end) over tiles of targets.
@@ -143,21 +177,53 @@ class Row {
     });
   }
 
-  // Covers and weights of a tile's targets. A target whose dy is 0 has no share in any gradient.
-  template <bool squares>
-  void weigh_tile(Workspace& work, std::int64_t begin, std::int64_t end, const S* dy = nullptr) {
+  // The members and strips of targets begin..end, and room for their weights.
+  void open_tile(Workspace& work, std::int64_t begin, std::int64_t end) const {
     work.count = 0;
     for (std::int64_t m = begin; m < end; ++m) {
-      const int k = static_cast<int>(m - begin);
-      Prepared<T>& own = work.tile[k];
-      work.prepared[k] = false;
-      if (dy != nullptr && all_zero(dy + m * in_.channels, in_.channels)) continue;
-      own.target = m;
-      own.cover.assign(plans_[m], shape_, in_.causal, p, 0, in_.tokens);
-      if (!work.weigher.template weigh<squares>(own.cover, position(m), in_.sigma[m], *sources_, own.weights)) continue;
-      work.prepared[k] = true;
-      work.live[work.count++] = k;
+      if (plans_[m].begin >= plans_[m].end) continue;
+      Member& member = work.members[work.count++];
+      member.target = m;
+      member.offset = offsets_[m] - offsets_[begin];
+      member.cover.assign(plans_[m], shape_, in_.causal, p);
     }
+    work.weights.reserve(offsets_[end] - offsets_[begin]);
+  }
+
+  // The weights of a tile's members, and with `squares` those times the falloff. A member all of whose sources are
+  // masked leaves the tile, and its plan becomes empty.
+  template <bool squares>
+  void weigh_tile(Workspace& work, T* weights) {
+    int live = 0;
+    for (int k = 0; k < work.count; ++k) {
+      Member& member = work.members[live];
+      if (live != k) member = work.members[k];
+      work.sums[live] = weigh<squares>(work, member, weights + member.offset, work.scale[live]);
+      if (work.scale[live] > -kInfinity) {
+        ++live;
+      } else {
+        plans_[member.target].end = plans_[member.target].begin;
+      }
+    }
+    work.count = live;
+  }
+
+  // One member's weights by the scale of its plan, or, should that turn out too far off, by the exact one.
+  template <bool squares>
+  WeightSums weigh(Workspace& work, const Member& member, T* weight, double& scale) const {
+    constexpr double least = 0x1p-40;
+    constexpr double most = 0x1p60;
+    const std::int64_t i = position(member.target);
+    const double sigma = in_.sigma[member.target];
+    T* square = squares ? work.squares.data() + member.offset : nullptr;
+    const auto run = [&] {
+      return work.weigher.template weigh<squares>(member.cover, i, sigma, scale, *sources_, weight, square);
+    };
+    scale = plans_[member.target].scale;
+    const WeightSums sums = run();
+    if (sums.weight > least && sums.weight < most) return sums;
+    scale = work.weigher.largest(member.cover, i, sigma);
+    return scale > -kInfinity ? run() : WeightSums{};
   }
 
   void fill(S* row, T value) const {
@@ -165,117 +231,108 @@ class Row {
     for_chunks<T, 1>(in_.channels, [&](const auto& chunk) { chunk.store_at(row, 0, all); });
   }
 
-  // body(rows) with the rows of a segment: of x, or of merged sources.
+  // body(rows) with the rows begin..end of a level: of x, or of merged sources.
   template <class Body>
-  void with_rows(const Segment& s, const Body& body) const {
-    if (s.level < 0) {
-      body(Rows<const S>{in_.x.row(s.at), in_.x.stride, s.count});
+  void with_rows(int level, std::int64_t begin, std::int64_t end, const Body& body) const {
+    if (level < 0) {
+      end = std::min(end, in_.tokens);
+      body(Rows<const S>{in_.x.row(begin), in_.x.stride, end - begin});
     } else {
-      body(std::as_const(*sources_).of(shape_.index(s.level, s.at), s.count));
+      const auto rows = std::as_const(*sources_).of(shape_.index(level, 0), 0);
+      body(Rows<const T>{rows.row(begin), rows.stride, end - begin});
     }
   }
 
-  // total += the weighted rows of all of a target's segments but the main one.
-  template <class C>
-  void add_rest(const C& chunk, const Cover& cover, const T* weight, Vec<T>* total) const {
-    for (const Segment& s : cover) {
-      if (&s == cover.main()) continue;
-      with_rows(s, [&](const auto& rows) { add_rows(chunk, rows, weight + s.offset, total); });
+  // body(run, strip, visitors) over the strips of a tile.
+  template <class Body>
+  static void for_strips(const Strips& strips, const T* weights, const Body& body) {
+    for (const Run& run : strips) {
+      for (std::int64_t k = run.first; k < run.first + run.count; ++k) {
+        const std::uint64_t mask = strips.mask(run, k);
+        if (mask != 0) body(run, k, Visitors<T>{mask, strips.slots(run), weights + k * kStrip});
+      }
     }
   }
 
-  // total[k] = sum over the sources of stream k, where stream k belongs to member k / per_member and weight_of gives
-  // its weights. The main segments go together; should that not be finite, a row of no concern to a target may be the
-  // reason, so each is summed alone.
-  template <class C, class WeightOf>
-  void sum_group(const C& chunk, Workspace& work, const Group& group, int per_member, const WeightOf& weight_of,
-                 Vec<T> (*total)[C::kVectors]) const {
-    const int streams = group.count * per_member;
-    const auto cover_of = [&](int k) -> const Cover& { return work.tile[group.member[k / per_member]].cover; };
-    bool together = group.count > 1 || (per_member > 1 && group.segment.rows <= kFold);
-    if (together) {
-      with_rows(group.segment, [&](const auto& rows) {
-        with_streams(streams, [&](auto count) { add_rows_group<count()>(chunk, rows, work.streams, total); });
+  // y of a tile's members. A sum of many rows is folded now and then, and one that is not finite may have met a row of
+  // no concern to it: these are summed alone.
+  void pool_tile(Workspace& work, const T* weights, S* y) const {
+    work.strips.assign(work.members.data(), work.count, [](const Member& m) { return m.cover.sources() <= kFold; });
+    work.panel.reserve(kTile * kChunk * kLanes<T>);
+    T* sums = work.panel.data();
+    for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
+      constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
+      constexpr int width = vectors * kLanes<T>;
+      std::memset(sums, 0, static_cast<std::size_t>(work.count) * width * sizeof(T));
+      for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+        with_rows(run.level, k * kStrip, (k + 1) * kStrip,
+                  [&](const auto& rows) { pool_strip(chunk, rows, visitors, sums); });
       });
-      together = all_finite(&total[0][0], streams * C::kVectors);
-    }
-    for (int k = 0; k < streams; ++k) {
-      const Segment& own = *cover_of(k).main();
-      if (!together) {
-        for (int v = 0; v < C::kVectors; ++v) total[k][v] = Vec<T>{};
-        with_rows(own, [&](const auto& rows) { add_rows(chunk, rows, weight_of(k) + own.offset, total[k]); });
-      }
-      add_rest(chunk, cover_of(k), weight_of(k), total[k]);
-    }
-  }
-
-  // Lays the weights of a group's streams side by side over the rows of the group.
-  template <class WeightOf>
-  void pad_group(Workspace& work, const Group& group, const Segment& all, int per_member,
-                 const WeightOf& weight_of) const {
-    const std::int64_t rows = all.rows;
-    work.padded.reserve(rows * kGroup);
-    for (int k = 0; k < group.count * per_member; ++k) {
-      T* out = work.padded.data() + k * rows;
-      pad_weights(all, work.tile[group.member[k / per_member]].cover.main(), weight_of(k), out);
-      work.streams[k] = out;
-    }
-    for (int k = group.count * per_member; k < round_streams(group.count * per_member); ++k) {
-      T* out = work.padded.data() + k * rows;
-      std::memset(out, 0, static_cast<std::size_t>(rows) * sizeof(T));
-      work.streams[k] = out;
-    }
-  }
-
-  void pool_group(Workspace& work, const Group& group, S* y) const {
-    const auto weight_of = [&](int k) { return work.tile[group.member[k]].weights.weight.data(); };
-    if (group.count > 1) pad_group(work, group, group.segment, 1, weight_of);
-    for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
-      using C = std::decay_t<decltype(chunk)>;
-      Vec<T> sum[kGroup][C::kVectors] = {};
-      sum_group(chunk, work, group, 1, weight_of, sum);
-      for (int k = 0; k < group.count; ++k) {
-        const auto& own = work.tile[group.member[k]];
-        const auto inverse = static_cast<T>(1 / own.weights.sum);
-        for (int v = 0; v < C::kVectors; ++v) {
-          chunk.store_at(y + own.target * in_.channels, v, sum[k][v] * inverse);
+      for (int k = 0; k < work.count; ++k) {
+        const Member& member = work.members[k];
+        Vec<T> sum[vectors];
+        Vec<T> zero = {};
+        for (int v = 0; v < vectors; ++v) {
+          sum[v] = load(sums + k * width + v * kLanes<T>);
+          zero += sum[v] - sum[v];
         }
+        if (member.cover.sources() > kFold || sum_lanes(zero) != 0) {
+          pool_alone(chunk, member.cover, weights + member.offset, sum);
+        }
+        const auto inverse = static_cast<T>(1 / work.sums[k].weight);
+        for (int v = 0; v < vectors; ++v) chunk.store_at(y + member.target * in_.channels, v, sum[v] * inverse);
       }
     });
   }
 
-  // c_i and dsigma_i, and the state that collect() needs. Streams 2k and 2k + 1 are weight and weight * r of member k.
-  void score_group(Workspace& work, const Group& group, const S* dy, T* dsigma) {
-    const auto weight_of = [&](int k) {
-      const auto& w = work.tile[group.member[k / 2]].weights;
-      return k % 2 == 0 ? w.weight.data() : w.square.data();
-    };
-    if (group.segment.rows <= kFold) pad_group(work, group, group.segment, 2, weight_of);
-    Vec<double> dot[kGroup] = {};  // dy . stream, summed in double: dl is a small difference of such sums
-    for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
-      using C = std::decay_t<decltype(chunk)>;
-      Vec<T> sum[kGroup][C::kVectors] = {};
-      sum_group(chunk, work, group, 2, weight_of, sum);
-      for (int k = 0; k < 2 * group.count; ++k) {
-        const S* g = dy + work.tile[group.member[k / 2]].target * in_.channels;
-        for (int v = 0; v < C::kVectors; ++v) {
-          T lanes[kLanes<T>];
-          store(lanes, Vec<T>(chunk.load_at(g, v)));
-          T sums[kLanes<T>];
-          store(sums, sum[k][v]);
-          for (int d = 0; d < kLanes<T>; d += kLanes<double>) dot[k] += load_double(lanes + d) * load_double(sums + d);
+  template <class C>
+  void pool_alone(const C& chunk, const Cover& cover, const T* weight, Vec<T>* total) const {
+    for (int v = 0; v < C::kVectors; ++v) total[v] = Vec<T>{};
+    for (const Segment& s : cover) {
+      const T* own = weight + s.offset + (s.begin - s.first());
+      with_rows(s.level, s.begin, s.end, [&](const auto& rows) { add_rows(chunk, rows, own, total); });
+    }
+  }
+
+  // c_i and dsigma_i of a tile's members, and the state that collect() needs.
+  void score_tile(Workspace& work, const S* dy, T* dsigma) {
+    if (work.count == 0) return;
+    const std::int64_t width = panel_width<T>(in_.channels);
+    const std::int64_t first = offsets_[work.members[0].target] - work.members[0].offset;
+    T* weights = kept_.data() == nullptr ? work.weights.data() : kept_.data() + first;
+    work.squares.reserve(offsets_[work.members[work.count - 1].target + 1] - first);
+    work.panel.reserve(kTile * width);
+    work.strip.reserve(kStrip * width);
+    Scores scores[kTile] = {};
+    weigh_tile<true>(work, weights);
+    for (int k = 0; k < work.count; ++k) {
+      copy_row(in_.channels, dy + work.members[k].target * in_.channels, work.panel.data() + k * width);
+    }
+    work.strips.assign(work.members.data(), work.count, [](const Member&) { return true; });
+    for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+      with_rows(run.level, k * kStrip, (k + 1) * kStrip, [&](const auto& rows) {
+        for (int r = 0; r < kStrip; ++r) {
+          copy_row(in_.channels, rows.row(r < rows.count ? r : 0), work.strip.data() + r * width);
         }
-      }
+      });
+      score_strip(work.strip.data(), work.panel.data(), width, visitors, work.squares.data() + k * kStrip, scores);
     });
-    for (int k = 0; k < group.count; ++k) {
-      const auto& own = work.tile[group.member[k]];
-      const auto& w = own.weights;
-      const double c = sum_lanes(dot[2 * k]) / w.sum;
-      states_[own.target] = {w.scale, 1 / w.sum, c};
-      const double moment = (sum_lanes(dot[2 * k + 1]) - c * w.sum_square) * (2 / kLog2E);
+    for (int k = 0; k < work.count; ++k) {
+      const Member& member = work.members[k];
+      const WeightSums& sums = work.sums[k];
+      State& state = states_[member.target];
+      state.scale = work.scale[k];
+      state.inverse = 1 / sums.weight;
+      state.mean = sum_lanes(scores[k].mean) * state.inverse;
+      const double moment = (sum_lanes(scores[k].square) - state.mean * sums.square) * (2 / kLog2E);
       // Without a neighbour there is nothing that sigma could change (and 1 / sigma may overflow).
-      const bool alone = w.sum_square == 0;
-      dsigma[own.target] = alone ? T{0} : static_cast<T>(moment / w.sum / static_cast<double>(in_.sigma[own.target]));
+      const bool alone = sums.square == 0;
+      dsigma[member.target] =
+          alone ? T{0} : static_cast<T>(moment * state.inverse / static_cast<double>(in_.sigma[member.target]));
+      if (kept_.data() == nullptr) continue;
+      T* own = weights + member.offset;
+      const auto inverse = static_cast<T>(state.inverse);
+      for (std::int64_t r = 0; r < member.cover.rows(); ++r) own[r] *= inverse;
     }
   }
 
@@ -285,7 +342,7 @@ class Row {
   // sum_i p_ij.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
     const std::int64_t step = kChunk * kLanes<T>;
-    const bool whole = in_.channels <= step || in_.tokens * in_.channels <= kSmall;
+    const bool whole = in_.channels <= step || is_small();
     const std::int64_t width = whole ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
     Buffer<double> sums(in_.tokens * width);
     Buffer<double> scalars(in_.tokens * 2);  // sum_i p_ij c_i and sum_i p_ij
@@ -325,85 +382,101 @@ class Row {
     });
   }
 
-  // Each target's share goes to its sources. Tokens and blocks are dealt out to threads; each walks over all targets
-  // in order and adds to its own only. Groups are formed as if there were one owner, so that what is added up before it
-  // reaches a row does not depend on the number of threads.
+  // Each target's share goes to its sources. Tokens, and blocks by their first token, are dealt out to threads; each
+  // walks over all targets in order and adds to its own only.
   void spread(const S* dy, std::int64_t channels, GradientNodes<T>& nodes, const Rows<double>& rows, double* scalars) {
-    const std::int64_t owners = in_.tokens < 256 ? 1 : parallel_.threads;
+    constexpr std::int64_t share = 256;  // tokens: whole strips, and worth a thread
+    const std::int64_t shares = (in_.tokens + share - 1) / share;
+    const std::int64_t owners = std::min<std::int64_t>(shares, parallel_.threads);
     parallel_.run(owners, 1, [&](std::int64_t first, std::int64_t past) {
       Workspace work(source_input());
-      const std::int64_t own_begin = in_.tokens * first / owners;
-      const std::int64_t own_end = in_.tokens * past / owners;
+      const std::int64_t own_begin = shares * first / owners * share;
+      const std::int64_t own_end = std::min(shares * past / owners * share, in_.tokens);
       for (std::int64_t tile = 0; tile < in_.targets; tile += kTile) {
-        if (!reaches(tile, own_begin, own_end)) continue;
-        work.count = 0;
-        for (std::int64_t m = tile; m < std::min(tile + kTile, in_.targets); ++m) {
-          const Plan& plan = plans_[m];
-          if (plan.begin >= plan.end) continue;
-          Prepared<T>& own = work.tile[work.count];
-          own.target = m;
-          own.cover.assign(plan, shape_, in_.causal, p, own_begin, own_end);
-          if (own.cover.rows() > 0) {
-            work.weigher.weigh(own.cover, position(m), in_.sigma[m], states_[m].scale, states_[m].inverse, own.weights);
-            if (scalars != nullptr) spread_scalars(own, nodes, scalars);
-          }
-          work.live[work.count] = work.count;
-          ++work.count;
-        }
-        for (const Group& group : Groups<T>(work.tile, work.live, work.count, kGroup, p)) {
-          spread_group(work, group, clip(group.segment, own_begin, own_end), dy, channels, nodes, rows);
-        }
+        const std::int64_t end = std::min(tile + kTile, in_.targets);
+        if (!reaches(tile, end, own_begin, own_end)) continue;
+        open_tile(work, tile, end);
+        spread_tile(work, tile, {own_begin, own_end}, dy, channels, nodes, rows, scalars);
       }
     });
   }
 
-  // Whether any target of a tile has sources in begin..end.
-  bool reaches(std::int64_t tile, std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t m = tile; m < std::min(tile + kTile, in_.targets); ++m) {
+  // Whether any of the targets has sources in begin..end.
+  bool reaches(std::int64_t target, std::int64_t past, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t m = target; m < past; ++m) {
       if (plans_[m].begin < std::min(plans_[m].end, end) && plans_[m].end > begin) return true;
     }
     return false;
   }
 
-  void spread_scalars(const Prepared<T>& own, GradientNodes<T>& nodes, double* scalars) const {
-    const double mean = states_[own.target].mean;
-    for (const Segment& s : own.cover) {
-      const T* w = own.weights.weight.data() + s.offset;
-      double* out = s.level < 0 ? scalars + 2 * s.at : nodes.scalar(shape_.index(s.level, s.at));
-      for (std::int64_t r = 0; r < s.rows; ++r) {
-        if (w[r] == 0) continue;
-        out[2 * r] += static_cast<double>(w[r]) * mean;
-        out[2 * r + 1] += static_cast<double>(w[r]);
-      }
-    }
-  }
+  // Tokens begin..end and the blocks that start there.
+  struct Share {
+    std::int64_t begin, end;
 
-  // `all` is the owned part of the group's segment.
-  void spread_group(Workspace& work, const Group& group, const Segment& all, const S* dy, std::int64_t channels,
-                    GradientNodes<T>& nodes, const Rows<double>& tokens) {
-    const auto weight_of = [&](int k) { return work.tile[group.member[k]].weights.weight.data(); };
-    const auto rows_of = [&](const Segment& s) {
-      return s.level < 0 ? Rows<double>{tokens.row(s.at), tokens.stride, s.count}
-                         : nodes.of(shape_.index(s.level, s.at), s.count);
+    // The first row of a level that is not before token t.
+    static std::int64_t row(int level, std::int64_t t) {
+      if (level < 0) return t;
+      const std::int64_t length = std::int64_t{1} << level;
+      return (t + length - 1) / length * p;
+    }
+    bool has(int level, std::int64_t r) const { return r >= row(level, begin) && r < row(level, end); }
+  };
+
+  void spread_tile(Workspace& work, std::int64_t tile, const Share& share, const S* dy, std::int64_t channels,
+                   GradientNodes<T>& nodes, const Rows<double>& tokens, double* scalars) {
+    const T* weights = kept_.data() == nullptr ? work.weights.data() : kept_.data() + offsets_[tile];
+    double mean[kTile];
+    for (int k = 0; k < work.count; ++k) {
+      const Member& member = work.members[k];
+      const State& state = states_[member.target];
+      mean[k] = state.mean;
+      if (kept_.data() != nullptr) continue;
+      work.weigher.weigh(member.cover, position(member.target), in_.sigma[member.target], state.scale, state.inverse,
+                         work.weights.data() + member.offset);
+    }
+    const auto rows_of = [&](int level, std::int64_t begin, std::int64_t end) {
+      if (level < 0) return Rows<double>{tokens.row(begin), tokens.stride, std::min(end, tokens.count) - begin};
+      const auto rows = nodes.of(shape_.index(level, 0), 0);
+      return Rows<double>{rows.row(begin), rows.stride, end - begin};
     };
-    if (group.count > 1) pad_group(work, group, all, 1, weight_of);
+    const auto for_own = [&](const auto& body) {
+      for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+        if (share.has(run.level, k * kStrip)) body(run.level, k * kStrip, visitors);
+      });
+    };
+    if (scalars != nullptr) {
+      work.strips.assign(work.members.data(), work.count, [](const Member&) { return true; });
+      for_own([&](int level, std::int64_t row, const Visitors<T>& visitors) {
+        double* out = (level < 0 ? scalars : nodes.scalar(shape_.index(level, 0))) + 2 * row;
+        spread_scalars(visitors, mean, level < 0 ? in_.tokens - row : kStrip, out);
+      });
+    }
+    work.strips.assign(work.members.data(), work.count,
+                       [&](const Member& m) { return states_[m.target].kind == Kind::finite; });
+    work.panel.reserve(kTile * kChunk * kLanes<T>);
+    T* values = work.panel.data();
     for_chunks<T, kChunk>(channels, [&](const auto& chunk) {
-      using C = std::decay_t<decltype(chunk)>;
-      Vec<T> value[kGroup][C::kVectors] = {};
-      for (int k = 0; k < group.count; ++k) {
-        const S* g = dy + work.tile[group.member[k]].target * in_.channels;
-        for (int v = 0; v < C::kVectors; ++v) value[k][v] = chunk.load_at(g, v);
+      constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
+      for (int k = 0; k < work.count; ++k) {
+        const S* own = dy + work.members[k].target * in_.channels;
+        for (int v = 0; v < vectors; ++v) {
+          store(values + (k * vectors + v) * kLanes<T>, Vec<T>(chunk.load_at(own, v)));
+        }
       }
-      const bool together = group.count > 1 && all_finite(&value[0][0], group.count * C::kVectors);
-      if (together) {
-        with_streams(group.count,
-                     [&](auto count) { spread_rows_group<count()>(chunk, rows_of(all), work.streams, value); });
-      }
-      for (int k = 0; k < group.count; ++k) {
-        const Cover& cover = work.tile[group.member[k]].cover;
-        for (const Segment& s : cover) {
-          if (together && &s == cover.main()) continue;
-          spread_rows(chunk, rows_of(s), weight_of(k) + s.offset, value[k]);
+      for_own([&](int level, std::int64_t row, const Visitors<T>& visitors) {
+        spread_strip(chunk, rows_of(level, row, row + kStrip), visitors, values);
+      });
+      for (int k = 0; k < work.count; ++k) {
+        const Member& member = work.members[k];
+        if (states_[member.target].kind == Kind::finite) continue;
+        Vec<T> value[vectors];
+        for (int v = 0; v < vectors; ++v) value[v] = load(values + (k * vectors + v) * kLanes<T>);
+        for (const Segment& s : member.cover) {
+          const std::int64_t begin = std::max(s.begin, Share::row(s.level, share.begin));
+          const std::int64_t end = std::min(s.end, Share::row(s.level, share.end));
+          if (begin >= end) continue;
+          const T* own = weights + member.offset + s.offset + (begin - s.first());
+          spread_rows(chunk, rows_of(s.level, begin, end), own, value);
         }
       }
     });
@@ -441,6 +514,8 @@ class Row {
   TreeShape shape_;
   Buffer<double> bits_;
   Buffer<Plan> plans_;
+  Buffer<std::int64_t> offsets_;  // of the targets' weights, were they all in one array
+  Buffer<T> kept_;                // that array, over the sums of weights; empty if weights are found again instead
   Buffer<State> states_;
   std::optional<Masses<T>> masses_;
   std::optional<SourceNodes<T>> sources_;

@@ -90,6 +90,16 @@ bool all_zero(const S* values, std::int64_t count) {
 // Rows added to a sum before it is folded into the total: keeps the rounding error of long sums small.
 inline constexpr std::int64_t kFold = 512;
 
+// A row as vectors of the type of sums, the last one filled up with 0: out has room for `width` elements.
+template <class T, class S>
+void copy_row(std::int64_t channels, const S* row, T* out) {
+  for_chunks<T, 1>(channels, [&](const auto& chunk) { store(out + chunk.first, Vec<T>(chunk.load_at(row, 0))); });
+}
+template <class T>
+std::int64_t panel_width(std::int64_t channels) {
+  return (channels + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+}
+
 // total += sum_r weight_r row_r. Rows of weight 0 are not read into the sum: their features may be NaN.
 template <class T, class S, class C>
 void add_rows(const C& chunk, const Rows<const S>& rows, const T* weight, Vec<T>* total) {
@@ -105,27 +115,6 @@ void add_rows(const C& chunk, const Rows<const S>& rows, const T* weight, Vec<T>
   }
 }
 
-// The same for several sums over the same rows, each row loaded once: total[g] += sum_r weight[g][r] row_r. Weights of
-// 0 are multiplied, so a row that is not finite spoils every sum. At most kFold rows: then each sum has the same bits
-// as from add_rows.
-template <int group, class T, class S, class C>
-void add_rows_group(const C& chunk, const Rows<const S>& rows, const T* const* weight, Vec<T> (*total)[C::kVectors]) {
-  Vec<T> sum[group][C::kVectors] = {};
-  const T* w[group];
-  for (int g = 0; g < group; ++g) w[g] = weight[g];
-  for (std::int64_t r = 0; r < rows.count; ++r) {
-    const S* row = rows.row(r);
-    Vec<T> x[C::kVectors];
-    for (int v = 0; v < C::kVectors; ++v) x[v] = chunk.load_at(row, v);
-    for (int g = 0; g < group; ++g) {
-      for (int v = 0; v < C::kVectors; ++v) sum[g][v] += x[v] * w[g][r];
-    }
-  }
-  for (int g = 0; g < group; ++g) {
-    for (int v = 0; v < C::kVectors; ++v) total[g][v] += sum[g][v];
-  }
-}
-
 // row_r += weight_r value: the transpose of add_rows. The rows are in double.
 template <class T, class C>
 void spread_rows(const C& chunk, const Rows<double>& rows, const T* weight, const Vec<T>* value) {
@@ -135,7 +124,8 @@ void spread_rows(const C& chunk, const Rows<double>& rows, const T* weight, cons
   }
 }
 
-// The transpose of add_rows_group: row_r += sum_g weight[g][r] value[g]. Values must be finite.
+// The same for several values at once, each row loaded once: row_r += sum_g weight[g][r] value[g]. Values must be
+// finite.
 template <int group, class T, class C>
 void spread_rows_group(const C& chunk, const Rows<double>& rows, const T* const* weight,
                        const Vec<T> (*value)[C::kVectors]) {
