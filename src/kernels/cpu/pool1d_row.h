@@ -208,11 +208,12 @@ class Row {
     work.count = live;
   }
 
-  // One member's weights by the scale of its plan, or, should that turn out too far off, by the exact one.
+  // One member's weights by the scale of its plan, exact for tokens; should that of blocks turn out far off (a heavy
+  // token may lie in a part of a block that bounds nothing), by the exact one.
   template <bool squares>
   WeightSums weigh(Workspace& work, const Member& member, T* weight, double& scale) const {
-    constexpr double least = 0x1p-40;
-    constexpr double most = 0x1p60;
+    constexpr double least = 0x1p-10;
+    constexpr double most = 0x1p10;
     const std::int64_t i = position(member.target);
     const double sigma = in_.sigma[member.target];
     T* square = squares ? work.squares.data() + member.offset : nullptr;
@@ -221,7 +222,8 @@ class Row {
     };
     scale = plans_[member.target].scale;
     const WeightSums sums = run();
-    if (sums.weight > least && sums.weight < most) return sums;
+    const bool exact = plans_[member.target].level < 0;
+    if (sums.weight > least && (sums.weight < most || exact)) return sums;
     scale = work.weigher.largest(member.cover, i, sigma);
     return scale > -kInfinity ? run() : WeightSums{};
   }
@@ -285,12 +287,19 @@ class Row {
     });
   }
 
+  // A short sum is taken in the order of the strips, so that it has the same bits.
   template <class C>
   void pool_alone(const C& chunk, const Cover& cover, const T* weight, Vec<T>* total) const {
     for (int v = 0; v < C::kVectors; ++v) total[v] = Vec<T>{};
-    for (const Segment& s : cover) {
-      const T* own = weight + s.offset + (s.begin - s.first());
-      with_rows(s.level, s.begin, s.end, [&](const auto& rows) { add_rows(chunk, rows, own, total); });
+    const bool is_long = cover.sources() > kFold;
+    for (int level = -1; level <= highest_; ++level) {
+      for (const Segment& s : cover) {
+        if (s.level != level) continue;
+        const T* own = weight + s.offset + (s.begin - s.first());
+        with_rows(s.level, s.begin, s.end, [&](const auto& rows) {
+          is_long ? add_rows(chunk, rows, own, total) : chain_rows(chunk, rows, own, total);
+        });
+      }
     }
   }
 

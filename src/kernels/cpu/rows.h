@@ -115,6 +115,15 @@ void add_rows(const C& chunk, const Rows<const S>& rows, const T* weight, Vec<T>
   }
 }
 
+// The same, one row after the other straight into the total.
+template <class T, class S, class C>
+void chain_rows(const C& chunk, const Rows<const S>& rows, const T* weight, Vec<T>* total) {
+  for (std::int64_t r = 0; r < rows.count; ++r) {
+    if (weight[r] == 0) continue;
+    for (int v = 0; v < C::kVectors; ++v) total[v] += chunk.load_at(rows.row(r), v) * weight[r];
+  }
+}
+
 // row_r += weight_r value: the transpose of add_rows. The rows are in double.
 template <class T, class C>
 void spread_rows(const C& chunk, const Rows<double>& rows, const T* weight, const Vec<T>* value) {
