@@ -8,7 +8,8 @@ set(CONTEXTPOOL_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF"
 set_property(CACHE CONTEXTPOOL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONTEXTPOOL_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities; 80 stands for its PTX too")
 
-set(_kernels forward gather plain plan pool1d scores tree)
+set(_kernels forward gather matrix_forward matrix_gather matrix_scores plain plan pool1d scores tree)
+list(APPEND _kernels pool2d pool2d_backward pool2d_forward pool2d_layout pool2d_plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 
 if(CONTEXTPOOL_SANITIZE) # nvcc does not take the sanitizers' flags
@@ -49,7 +50,8 @@ endif()
 
 if(CONTEXTPOOL_WITH_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION}: kernels for ${CONTEXTPOOL_CUDA_ARCHITECTURES}")
-  target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp $<TARGET_OBJECTS:contextpool_kernels_cuda>)
+  target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp
+                                         $<TARGET_OBJECTS:contextpool_kernels_cuda>)
   target_include_directories(contextpool_ops PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(contextpool_ops PRIVATE "${_torch_cuda}" "${CONTEXTPOOL_TORCH_LIB_DIR}/libc10_cuda.so"
                                                 CUDA::cudart)
@@ -62,7 +64,7 @@ else()
     set_target_properties(contextpool_kernels_cuda PROPERTIES CUDA_ARCHITECTURES 90a-real)
     file(WRITE "${PROJECT_BINARY_DIR}/cuda_check/c10/cuda/impl/cuda_cmake_macros.h"
          "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
-    add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp)
+    add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp)
     target_include_directories(contextpool_ops_cuda PRIVATE src include)
     target_include_directories(contextpool_ops_cuda SYSTEM PRIVATE "${PROJECT_BINARY_DIR}/cuda_check")
     target_link_libraries(contextpool_ops_cuda PRIVATE contextpool::torch_cpu CUDA::cudart)

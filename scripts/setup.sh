@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes this machine able to build and test ContextPool: the Debian packages that are missing, and .venv with torch.
 # What is already there is used and nothing is installed; only a missing Debian package needs root.
-# Usage: scripts/setup.sh [lint]   (lint: the packages that `make lint` needs, instead)
+# Usage: scripts/setup.sh [lint|fuzz]   (the packages that `make lint` or `make fuzz` needs, instead)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=${PATH//"$PWD/.venv/bin:"/} # .venv must not be made from itself
@@ -32,6 +32,17 @@ install_missing() {
 if [ "${1:-}" = lint ]; then
   need clang-format command -v clang-format
   need clang-tidy-19 command -v run-clang-tidy-19 # the default, 14, does not know _Float16 on x86
+  install_missing
+  exit
+fi
+if [ "${1:-}" = fuzz ]; then
+  need clang-19 command -v clang++-19
+  # The library of libFuzzer is a package of its own.
+  need libclang-rt-19-dev sh -c 'test -e "$(clang++-19 -print-runtime-dir)/libclang_rt.fuzzer.a" ||
+    test -e "$(clang++-19 -print-resource-dir)/lib/linux/libclang_rt.fuzzer-$(uname -m).a"'
+  need cmake command -v cmake
+  need ninja-build command -v ninja
+  need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | clang++-19 -E -x c++ -'
   install_missing
   exit
 fi

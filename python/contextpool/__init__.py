@@ -11,6 +11,7 @@ from ._library import load as _load
 
 _load()
 
-from .ops import pool1d, pool2d  # noqa: E402  (the operators exist once the library is loaded)
+from . import models, nn  # noqa: E402  (the operators exist once the library is loaded)
+from .ops import pool1d, pool2d  # noqa: E402
 
-__all__ = ["__version__", "pool1d", "pool2d"]
+__all__ = ["__version__", "models", "nn", "pool1d", "pool2d"]

@@ -54,24 +54,42 @@ at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::T
   return op.call(x, log_weight, sigma, causal, algorithm);
 }
 
+std::tuple<at::Tensor, at::Tensor> pool1d_keep(const at::Tensor& x, const at::Tensor& log_weight,
+                                               const at::Tensor& sigma, bool causal, std::string_view algorithm) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("contextpool::_pool1d_keep", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                                       const at::Tensor&, bool, std::string_view)>();
+  return op.call(x, log_weight, sigma, causal, algorithm);
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad, const at::Tensor& x,
                                                                const at::Tensor& log_weight, const at::Tensor& sigma,
                                                                bool causal, std::string_view algorithm) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("contextpool::_pool1d_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                                                const at::Tensor&, bool, std::string_view)>();
-  return op.call(grad, x, log_weight, sigma, causal, algorithm);
+  return pool1d_backward(grad, x, log_weight, sigma, causal, algorithm, std::nullopt);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                               const at::Tensor& log_weight, const at::Tensor& sigma,
+                                                               bool causal, std::string_view algorithm,
+                                                               const std::optional<at::Tensor>& kept) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("contextpool::_pool1d_backward", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
+                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
+                                 std::string_view, const std::optional<at::Tensor>&)>();
+  return op.call(grad, x, log_weight, sigma, causal, algorithm, kept);
 }
 
 TORCH_LIBRARY_FRAGMENT(contextpool, m) {
   m.def("pool1d(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal=False, str algorithm=\"auto\") -> Tensor",
         {at::Tag::pt2_compliant_tag});
   m.def(
-      "_pool1d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> "
-      "(Tensor, Tensor, Tensor)",
+      "_pool1d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm, "
+      "Tensor? kept=None) -> (Tensor, Tensor, Tensor)",
       {at::Tag::pt2_compliant_tag});
+  // CUDA only: pool1d, and what its backward can use again.
+  m.def("_pool1d_keep(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> (Tensor, Tensor)");
 }
 
 }  // namespace contextpool

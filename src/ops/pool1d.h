@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string_view>
+#include <tuple>
 
 namespace contextpool {
 
@@ -15,5 +17,15 @@ void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at
 
 // Sizes of the result: x's with N replaced by M.
 c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sigma);
+
+// pool1d of CUDA tensors, and its plan and tree: opaque bytes, for the backward of the same inputs.
+std::tuple<at::Tensor, at::Tensor> pool1d_keep(const at::Tensor& x, const at::Tensor& log_weight,
+                                               const at::Tensor& sigma, bool causal, std::string_view algorithm);
+
+// The public pool1d_backward, which makes again what is not kept.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                               const at::Tensor& log_weight, const at::Tensor& sigma,
+                                                               bool causal, std::string_view algorithm,
+                                                               const std::optional<at::Tensor>& kept);
 
 }  // namespace contextpool

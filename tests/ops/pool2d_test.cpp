@@ -34,30 +34,31 @@ Outputs run2d(const Inputs& in, at::IntArrayRef stride, std::string_view algorit
   return {y.detach(), x.grad(), log_weight.grad(), sigma.grad()};
 }
 
-Inputs tensors_of(const Problem2d& p) {
+Inputs tensors_of(const Problem2d& p, at::DeviceType device) {
   const auto& c = p.spec;
   const auto fine = scalar(weight_type(c.type));
   const auto features = [&](const std::vector<double>& v, std::int64_t height, std::int64_t width) {
-    const auto last =
-        tensor_of(v, {c.batch, height, width, c.channels}, scalar(c.type), at::kCPU).permute({0, 3, 1, 2});
+    const auto last = tensor_of(v, {c.batch, height, width, c.channels}, scalar(c.type), device).permute({0, 3, 1, 2});
     return last.contiguous(c.channels_last ? kLast : kFirst);
   };
-  return {features(p.x, c.height, c.width), tensor_of(p.log_weight, {c.batch, c.height, c.width}, fine, at::kCPU),
-          tensor_of(p.sigma, {c.batch, c.out_height(), c.out_width()}, fine, at::kCPU),
+  return {features(p.x, c.height, c.width), tensor_of(p.log_weight, {c.batch, c.height, c.width}, fine, device),
+          tensor_of(p.sigma, {c.batch, c.out_height(), c.out_width()}, fine, device),
           features(p.dy, c.out_height(), c.out_width())};
 }
 
-Inputs random_inputs(const Case2d& c) {
-  Inputs in = tensors_of(make_problem(c));
-  in.dy = at::randn(in.dy.sizes(), in.dy.options());
-  return in;
-}
+class Pool2d : public ::testing::TestWithParam<at::DeviceType> {
+ protected:
+  static at::TensorOptions features(Type type) { return at::TensorOptions(GetParam()).dtype(scalar(type)); }
+  static at::TensorOptions weights(Type type) { return features(weight_type(type)); }
 
-TEST(Pool2d, IsAccurate) {
+  at::TensorOptions f32 = features(Type::f32);
+};
+
+TEST_P(Pool2d, IsAccurate) {
   for (const auto& c : covering_cases_2d(5)) {
     SCOPED_TRACE(name(c));
     const Problem2d p = make_problem(c);
-    const Outputs out = run2d(tensors_of(p), {c.stride_h, c.stride_w}, name(c.algorithm));
+    const Outputs out = run2d(tensors_of(p, GetParam()), {c.stride_h, c.stride_w}, name(c.algorithm));
     EXPECT_EQ(out.y.sizes(), (std::vector<int64_t>{c.batch, c.channels, c.out_height(), c.out_width()}));
     EXPECT_EQ(out.y.scalar_type(), scalar(c.type));
     EXPECT_TRUE(out.y.is_contiguous(c.channels_last ? kLast : kFirst));
@@ -67,11 +68,12 @@ TEST(Pool2d, IsAccurate) {
   }
 }
 
-TEST(Pool2d, MemoryFormatIsKeptAndDoesNotShow) {
+TEST_P(Pool2d, MemoryFormatIsKeptAndDoesNotShow) {
   for (const auto type : kTypes) {
     Case2d c;
     c.batch = 2, c.height = 11, c.width = 14, c.stride_h = 2, c.channels = 19, c.type = type, c.mask = Mask::random;
-    const Inputs in = random_inputs(c);
+    Inputs in = tensors_of(make_problem(c), GetParam());
+    in.dy = at::randn(in.dy.sizes(), in.dy.options());
     const Outputs first = run2d(in, {2, 1});
     EXPECT_TRUE(first.y.is_contiguous() && first.dx.is_contiguous());
     for (const auto& dy : {in.dy, in.dy.contiguous(kLast)}) {
@@ -92,8 +94,8 @@ TEST(Pool2d, MemoryFormatIsKeptAndDoesNotShow) {
   }
 }
 
-TEST(Pool2d, ResultOfAStrideIsASampleOfTheWholeResult) {
-  const auto x = at::randn({2, 5, 13, 10}), l = at::randn({2, 13, 10}), s = at::rand({2, 13, 10}).mul(3);
+TEST_P(Pool2d, ResultOfAStrideIsASampleOfTheWholeResult) {
+  const auto x = at::randn({2, 5, 13, 10}, f32), l = at::randn({2, 13, 10}, f32), s = at::rand({2, 13, 10}, f32).mul(3);
   const auto whole = pool2d(x, l, s);
   for (const std::vector<int64_t>& stride : {std::vector<int64_t>{2, 2}, {2, 1}, {3, 4}, {50, int64_t{1} << 62}}) {
     const auto sampled = [&](const at::Tensor& t) {
@@ -104,11 +106,10 @@ TEST(Pool2d, ResultOfAStrideIsASampleOfTheWholeResult) {
   }
 }
 
-TEST(Pool2d, LimitsHoldInEveryDtypeWithFiniteGradients) {
+TEST_P(Pool2d, LimitsHoldInEveryDtypeWithFiniteGradients) {
   for (const auto type : kTypes) {
     for (const auto algorithm : kMapAlgorithms) {
-      const auto options = at::TensorOptions().dtype(scalar(type));
-      const auto fine = options.dtype(scalar(weight_type(type)));
+      const auto options = features(type), fine = weights(type);
       const auto x = at::randn({1, 3, 6, 7}, options), l = at::zeros({1, 6, 7}, fine),
                  dy = at::randn({1, 3, 6, 7}, options);
       for (const double sigma : {0.0, -1.0, -kInf, 1e-30, 1e-6, 0.07}) {
@@ -127,10 +128,9 @@ TEST(Pool2d, LimitsHoldInEveryDtypeWithFiniteGradients) {
   }
 }
 
-TEST(Pool2d, MaskedPixelsDoNotExistWhateverTheyHold) {
+TEST_P(Pool2d, MaskedPixelsDoNotExistWhateverTheyHold) {
   for (const auto type : kTypes) {
-    const auto options = at::TensorOptions().dtype(scalar(type));
-    const auto fine = options.dtype(scalar(weight_type(type)));
+    const auto options = features(type), fine = weights(type);
     const auto s = at::rand({1, 9, 9}, fine).mul(4), dy = at::randn({1, 4, 9, 9}, options);
     auto x = at::randn({1, 4, 9, 9}, options), l = at::randn({1, 9, 9}, fine);
     l.slice(1, 2, 6).slice(2, 3, 8).fill_(-kInf);
@@ -151,18 +151,18 @@ TEST(Pool2d, MaskedPixelsDoNotExistWhateverTheyHold) {
   }
 }
 
-TEST(Pool2d, NaNSurfacesWhereItIsUsedAndOnlyThere) {
-  auto x = at::randn({1, 3, 30, 30}), l = at::zeros({1, 30, 30}), s = at::full({1, 30, 30}, 1.0);
+TEST_P(Pool2d, NaNSurfacesWhereItIsUsedAndOnlyThere) {
+  auto x = at::randn({1, 3, 30, 30}, f32), l = at::zeros({1, 30, 30}, f32), s = at::full({1, 30, 30}, 1.0, f32);
   x.select(2, 15).select(2, 15).fill_(kNaN);
   auto y = pool2d(x, l, s).isnan();
   EXPECT_TRUE(y.slice(2, 14, 17).slice(3, 14, 17).all().item<bool>());
   EXPECT_FALSE(y.slice(2, 0, 2).any().item<bool>());
-  x = at::randn({1, 3, 30, 30});
+  x = at::randn({1, 3, 30, 30}, f32);
   s.select(1, 4).select(1, 5).fill_(kNaN);
   y = pool2d(x, l, s).isnan();
   EXPECT_EQ(y.sum().item<int64_t>(), 3);
   EXPECT_TRUE(y.select(2, 4).select(2, 5).all().item<bool>());
-  s = at::full({1, 30, 30}, 1.0);
+  s = at::full({1, 30, 30}, 1.0, f32);
   for (const double bad : {kNaN, kInf}) {  // an infinite weight leaves no finite average
     l.select(1, 20).select(1, 20).fill_(bad);
     y = pool2d(x, l, s).isnan();
@@ -171,10 +171,10 @@ TEST(Pool2d, NaNSurfacesWhereItIsUsedAndOnlyThere) {
   }
 }
 
-TEST(Pool2d, GradientThatIsNotFiniteSpoilsWhatItsTargetSeesAndNothingElse) {
-  const auto x = at::randn({1, 3, 40, 40}), l = at::zeros({1, 40, 40}), s = at::full({1, 40, 40}, 1.0);
+TEST_P(Pool2d, GradientThatIsNotFiniteSpoilsWhatItsTargetSeesAndNothingElse) {
+  const auto x = at::randn({1, 3, 40, 40}, f32), l = at::zeros({1, 40, 40}, f32), s = at::full({1, 40, 40}, 1.0, f32);
   for (const double bad : {kNaN, kInf}) {
-    auto dy = at::ones({1, 3, 40, 40});
+    auto dy = at::ones({1, 3, 40, 40}, f32);
     dy.select(2, 8).select(2, 9).select(1, 0).fill_(bad);
     const Outputs out = run2d({x, l, s, dy}, {1, 1});
     const auto spoiled = out.dx.isfinite().logical_not();
@@ -186,14 +186,14 @@ TEST(Pool2d, GradientThatIsNotFiniteSpoilsWhatItsTargetSeesAndNothingElse) {
   }
 }
 
-TEST(Pool2d, DimensionsOfSizeZeroGiveEmptyResultsAndNoGradient) {
+TEST_P(Pool2d, DimensionsOfSizeZeroGiveEmptyResultsAndNoGradient) {
   for (const std::array<int64_t, 4>& shape :
        {std::array<int64_t, 4>{0, 3, 4, 5}, {2, 0, 4, 5}, {2, 3, 0, 5}, {2, 3, 4, 0}, {0, 0, 0, 0}}) {
     const auto [b, c, h, w] = shape;
     for (const auto format : {kFirst, kLast}) {
       const int64_t ho = (h + 1) / 2, wo = (w + 2) / 3;
-      const Inputs in = {at::ones(shape).contiguous(format), at::zeros({b, h, w}), at::ones({b, ho, wo}),
-                         at::ones({b, c, ho, wo})};
+      const Inputs in = {at::ones(shape, f32).contiguous(format), at::zeros({b, h, w}, f32), at::ones({b, ho, wo}, f32),
+                         at::ones({b, c, ho, wo}, f32)};
       const Outputs out = run2d(in, {2, 3});
       EXPECT_EQ(out.y.sizes(), in.dy.sizes());
       EXPECT_EQ(out.dx.sizes(), in.x.sizes());
@@ -201,6 +201,20 @@ TEST(Pool2d, DimensionsOfSizeZeroGiveEmptyResultsAndNoGradient) {
     }
   }
 }
+
+TEST_P(Pool2d, EveryRunGivesTheSameBits) {
+  for (const auto type : kTypes) {
+    Case2d c;
+    c.batch = 2, c.height = 30, c.width = 21, c.channels = 150, c.type = type, c.logits = Logits::light_clusters;
+    Inputs in = tensors_of(make_problem(c), GetParam());
+    in.dy = at::randn(in.dy.sizes(), in.dy.options());
+    const Outputs once = run2d(in, {1, 1});
+    for (int k = 0; k < 3; ++k) expect_same(run2d(in, {1, 1}), once);
+  }
+}
+
+const auto device_name = [](const ::testing::TestParamInfo<at::DeviceType>& info) { return name(info.param); };
+INSTANTIATE_TEST_SUITE_P(All, Pool2d, ::testing::ValuesIn(devices()), device_name);
 
 // --- errors ----------------------------------------------------------------------------------------------------------
 
@@ -217,12 +231,13 @@ void expect_refused(const std::function<void()>& call, const std::vector<std::st
     EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
 }
 
-class Pool2dErrors : public ::testing::Test {
+class Pool2dErrors : public ::testing::TestWithParam<at::DeviceType> {
  protected:
-  at::Tensor x = at::ones({2, 4, 8, 6}), l = at::zeros({2, 8, 6}), s = at::ones({2, 8, 6});
+  at::TensorOptions f32 = at::TensorOptions(GetParam()).dtype(at::kFloat);
+  at::Tensor x = at::ones({2, 4, 8, 6}, f32), l = at::zeros({2, 8, 6}, f32), s = at::ones({2, 8, 6}, f32);
 };
 
-TEST_F(Pool2dErrors, ShapesThatDoNotMatch) {
+TEST_P(Pool2dErrors, ShapesThatDoNotMatch) {
   expect_refused([&] { pool2d(x[0], l, s); }, {"x", "[batch, channels, height, width]", "[4, 8, 6]"});
   expect_refused([&] { pool2d(x, l[0], s); }, {"log_weight", "[2, 4, 8, 6]", "[8, 6]"});
   expect_refused([&] { pool2d(x, l, s[0]); }, {"sigma", "[2, 4, 8, 6]", "[8, 6]"});
@@ -234,22 +249,22 @@ TEST_F(Pool2dErrors, ShapesThatDoNotMatch) {
   expect_refused([&] { pool2d(x, l, s, {2, 1}); }, {"sigma has 8 x 6 targets", "stride [2, 1]", "has 4 x 6"});
 }
 
-TEST_F(Pool2dErrors, Stride) {
+TEST_P(Pool2dErrors, Stride) {
   for (const std::vector<int64_t>& stride : {std::vector<int64_t>{0, 1}, {1, -2}, {1}, {1, 1, 1}, {}}) {
     expect_refused([&] { pool2d(x, l, s, stride); }, {"stride", "two numbers of at least 1"});
     expect_refused([&] { pool2d_backward(x, x, l, s, stride, "auto"); }, {"stride", "two numbers of at least 1"});
   }
 }
 
-TEST_F(Pool2dErrors, DtypesAndDevices) {
+TEST_P(Pool2dErrors, DtypesAndDevices) {
   expect_refused([&] { pool2d(x.to(at::kInt), l, s); }, {"x", "float32", "Int"});
   expect_refused([&] { pool2d(x, l.to(at::kDouble), s); }, {"log_weight", "Float", "Double"});
   expect_refused([&] { pool2d(x.to(at::kDouble), l.to(at::kDouble), s); }, {"sigma", "Double", "Float"});
   expect_refused([&] { pool2d(x.to(at::kHalf), l, s.to(at::kHalf)); }, {"sigma", "Float", "Half"});
-  expect_refused([&] { pool2d(x, l.to(at::kMeta), s); }, {"device", "cpu", "meta"});
+  expect_refused([&] { pool2d(x, l.to(at::kMeta), s); }, {"device", name(GetParam()), "meta"});
 }
 
-TEST_F(Pool2dErrors, Algorithm) {
+TEST_P(Pool2dErrors, Algorithm) {
   for (const auto* name : {"fast", "", "Auto"}) {
     expect_refused([&] { pool2d(x, l, s, {1, 1}, name); }, {"algorithm", "auto", "dense", "window", name});
   }
@@ -260,7 +275,7 @@ TEST_F(Pool2dErrors, Algorithm) {
       {"pyramid", "sequences", "\"auto\"", "\"dense\"", "\"window\""});
 }
 
-TEST_F(Pool2dErrors, Gradient) {
+TEST_P(Pool2dErrors, Gradient) {
   expect_refused(
       [&] {
         pool2d_backward(x.slice(2, 1), x, l, s, {1, 1}, "auto");
@@ -272,6 +287,8 @@ TEST_F(Pool2dErrors, Gradient) {
   y.backward(at::ones_like(y), true, /*create_graph=*/true);
   expect_refused([&] { a.grad().sum().backward(); }, {"second", "not available"});
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Pool2dErrors, ::testing::ValuesIn(devices()), device_name);
 
 }  // namespace
 }  // namespace contextpool::testing

@@ -41,7 +41,7 @@ def laid_out(t: Tensor, layout: str) -> Tensor:
     if layout == "channels_last" and t.dim() == 4:
         return t.contiguous(memory_format=torch.channels_last)
     if layout == "sliced":
-        view = torch.full([2 * s + 1 for s in t.shape], NAN, dtype=t.dtype)
+        view = torch.full([2 * s + 1 for s in t.shape], NAN, dtype=t.dtype, device=t.device)
         return view[tuple(slice(1, 2 * s + 1, 2) for s in t.shape)].copy_(t)
     return t
 
@@ -55,6 +55,7 @@ def make(
     mask: str = "none",
     layout: str = "contiguous",
     seed: int = 0,
+    device: str = "cpu",
 ) -> Inputs:
     """Inputs for x of shape [B, C, H, W], the same for the same arguments."""
     batch, _, height, width = shape
@@ -68,12 +69,12 @@ def make(
     x[:, :, hidden] = poison[torch.arange(int(hidden.sum())) % 3]
     fine = weight_dtype(dtype)
     parts = x.to(dtype), log_weight.to(fine), sigma.to(fine)
-    return Inputs(*(laid_out(t, layout) for t in parts))
+    return Inputs(*(laid_out(t.to(device), layout) for t in parts))
 
 
-def squares(height: int, width: int, stride: Stride) -> Tensor:
+def squares(height: int, width: int, stride: Stride, device: torch.device) -> Tensor:
     """d^2 between targets and pixels, [Ho Wo, H W]."""
-    i, j = torch.arange(height), torch.arange(width)
+    i, j = torch.arange(height, device=device), torch.arange(width, device=device)
     di2 = (i[:: stride[0], None] - i).square()
     dj2 = (j[:: stride[1], None] - j).square()
     return (di2[:, None, :, None] + dj2[None, :, None, :]).flatten(2).flatten(0, 1)
@@ -81,7 +82,7 @@ def squares(height: int, width: int, stride: Stride) -> Tensor:
 
 def weights(log_weight: Tensor, sigma: Tensor, stride: Stride) -> Tensor:
     """p_ij, [B, Ho Wo, H W], in the dtype of sigma: the formula with its support, masks and limits."""
-    d2 = squares(*log_weight.shape[1:], stride).to(sigma.dtype)
+    d2 = squares(*log_weight.shape[1:], stride, sigma.device).to(sigma.dtype)
     size, l = sigma.flatten(1)[..., None], log_weight.flatten(1)[:, None, :]
     exists = ((d2 == 0) | ((size > 0) & (d2 <= 160 * size * size))) & (l != -INF)
     ratio = torch.where(exists & (d2 != 0), d2.sqrt() / torch.where(size > 0, size, 1), 0)
@@ -112,7 +113,7 @@ def check(inputs: Inputs, stride: Stride, algorithm: str) -> None:
     live = torch.where((exact.log_weight != -INF)[:, None], exact.x, 0).detach()
     p = weights(exact.log_weight, exact.sigma, stride).detach()
     size = torch.where(exact.sigma > 0, exact.sigma, INF).detach().flatten(1)
-    d2 = squares(*live.shape[2:], stride)
+    d2 = squares(*live.shape[2:], stride, live.device)
     steep = torch.where(p > 0, p * d2 / size[..., None] ** 2, 0).sum(-1) / size
     s_log_weight = dy.double().norm(dim=1).flatten(1).amax(1) * live.norm(dim=1).flatten(1).amax(1)
     scales = (largest(live), 0, s_log_weight, s_log_weight * largest(steep))

@@ -53,6 +53,7 @@ assert contextpool.__file__.startswith({str(tmp_path)!r}), contextpool.__file__
 foreign = {{m.split('.')[0] for m in set(sys.modules) - before}} - {{'contextpool'}} - set(sys.stdlib_module_names)
 assert not foreign, foreign
 assert torch.allclose({POOL}, torch.full((1, 9, 2), 3.0))
+assert torch.allclose(contextpool.nn.ContextPool1d(2)(torch.full((1, 9, 2), 3.0)), torch.full((1, 9, 2), 3.0))
 gomp = {{line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line}}
 assert len(gomp) <= 1, gomp
 print(contextpool.__version__)
@@ -100,6 +101,7 @@ def test_a_cmake_project_finds_and_uses_the_installed_package(tmp_path: Path) ->
     build_consumer(tmp_path, prefix)
     run("cmake", "--build", "out", cwd=tmp_path)
     assert "pooled; refused: contextpool::pool1d: " in run("out/consumer", cwd=tmp_path)
+    assert "trained; refused: ContextPool1d: causal needs" in run("out/module", cwd=tmp_path)
 
 
 def test_the_cmake_package_refuses_another_libtorch(tmp_path: Path) -> None:

@@ -107,6 +107,43 @@ def test_causal_targets_do_not_see_the_future(n, dtype):
     assert torch.isfinite(contextpool.pool1d(x2, l2, sigma2, True)[:, :cut]).all()
 
 
+@pytest.mark.parametrize("what", ["x", "weights"])
+@pytest.mark.parametrize("n", [200, 2048])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_target_whose_dy_is_0_has_no_share_in_any_gradient(n, dtype, what):
+    if dtype == torch.float64 and n > 1000:
+        pytest.skip("float64 is for checks at small sizes")
+    x, l, sigma, dy = inputs(1, n, n, 40, dtype)
+    cut = n * 2 // 3 + 5
+    dy[:, cut:] = 0
+    want = run(x, l, sigma, True, dy)[1:]
+    (x if what == "x" else l)[:, cut:] = float("nan")
+    got = run(x, l, sigma, True, dy)[1:]
+    for a, b, name in zip(got, want, ("dx", "dl", "dsigma")):
+        assert torch.isfinite(a[:, :cut]).all(), name
+        assert (a[:, :cut] - b[:, :cut]).abs().max() <= 1e-6 * b.abs().max(), name
+    assert (got[0][:, cut:] == 0).all() and (got[2][:, cut:] == 0).all()
+
+
+@pytest.mark.parametrize("d", [33, 40])
+def test_any_number_of_channels_and_any_strides(d):
+    x, l, sigma, dy = inputs(2, 700, 700, 2 * d + 3, torch.bfloat16)
+    want = run(x[..., 1 : d + 1].contiguous(), l, sigma, False, dy[..., 1 : d + 1].contiguous())
+    got = run(x[..., 1 : d + 1], l, sigma, False, dy[..., 1 : d + 1])
+    for a, b in zip(got, want):
+        assert a.shape == b.shape and torch.equal(a, b)
+
+
+def test_backward_makes_again_what_is_not_kept():
+    x, l, sigma, dy = inputs(2, 1500, 1500, 64, torch.bfloat16)
+    want = run(x, l, sigma, True, dy)[1:]
+    got = torch.ops.contextpool._pool1d_backward(dy, x, l, sigma, causal=True, algorithm="auto")
+    for a, b in zip(got, want):
+        assert torch.equal(a, b)
+    with pytest.raises(RuntimeError, match="_pool1d_keep"):
+        torch.ops.contextpool._pool1d_backward(dy, x, l, sigma, causal=True, algorithm="auto", kept=l)
+
+
 def test_one_target_is_the_last_row():
     x, l, sigma, _ = inputs(3, 2000, 2000, 64, torch.float32)
     whole = contextpool.pool1d(x, l, sigma, True)

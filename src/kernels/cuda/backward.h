@@ -8,14 +8,16 @@
 
 namespace contextpool::cuda {
 
-// A target as its sources see it.
+// A target as its sources see it: p_ir = 2^(e_r - exponent - (scale t)^2). One that has nothing to give is nobody's:
+// begin = end, position and index -1.
 struct __align__(16) Weighted {
-  float scale, exponent;
+  float scale;
+  float exponent;  // E_i + log2 Z_i
   int begin, end;
   int position;
-  int index;      // -1: nobody, or nothing to give
-  float c;        // c_i
-  float inverse;  // 1 / Z_i
+  int index;
+  float c;    // c_i
+  int level;  // as of Target; all zero: nobody
 };
 static_assert(sizeof(Weighted) == 32);
 
@@ -25,12 +27,57 @@ struct Backward {
   float* dlog_weight;  // [batch, tokens]
   float* dsigma;       // [batch, targets]
   Weighted* tiled;     // [batch, tiles * kTile], in the order of the tiles
-  Weighted* natural;   // [batch, targets], as they come: causal targets of the tree (index -1: others)
+  Weighted* natural;   // [batch, targets], as they come: those with a level have near tokens
   int4* bounds;        // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
   float4* near_sums;   // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
   float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
   float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
 };
+
+// What the sums Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of a target lead to; called by threads 0 .. 63 of a tile.
+// A target whose dy is 0 (not alive) has no share in any gradient, whatever its sources hold.
+__device__ inline void finish_target(const Problem& in, Part part, const Backward& out, int batch, int tile,
+                                     const Target& target, const float (&sums)[4], bool alive) {
+  const std::int64_t index = static_cast<std::int64_t>(batch) * in.targets + target.index;
+  const bool here = target.index >= 0;
+  float total[4] = {sums[0], sums[1], sums[2], sums[3]};
+  if (part == Part::near) {
+    if (here) out.near_sums[index] = make_float4(total[0], total[1], total[2], total[3]);
+    return;
+  }
+  if (part == Part::far && target.level != 0 && here) {
+    const float4 near = out.near_sums[index];
+    total[0] += near.x;
+    total[1] += near.y;
+    total[2] += near.z;
+    total[3] += near.w;
+  }
+  const bool gives = here && alive && total[0] != 0;
+  const float inverse = 1.f / total[0], c = total[1] * inverse;
+  Weighted weighted{0, 0, 0, 0, -1, -1, 0, 0};
+  if (gives) {
+    weighted = {
+        target.scale, target.exponent + log2f(total[0]), target.begin, target.end, target.position, target.index, c,
+        target.level};
+  }
+  out.tiled[(static_cast<std::int64_t>(batch) * in.tiles + tile) * kTile + threadIdx.x] = weighted;
+  if (here) {
+    const bool moves = gives && target.scale != 0;
+    out.dsigma[index] = moves   ? 2 * kLn2 / target.sigma * (total[2] - c * total[3]) * inverse
+                        : gives ? total[0] * 0
+                                : 0.f;
+    if (out.natural != nullptr) out.natural[index] = weighted;
+  }
+  const bool some = weighted.begin < weighted.end;
+  const int begin = __reduce_min_sync(0xffffffffu, some ? weighted.begin : 0x7fffffff);
+  const int end = __reduce_max_sync(0xffffffffu, some ? weighted.end : 0);
+  const int first = __reduce_min_sync(0xffffffffu, gives ? weighted.position : 0x7fffffff);
+  const int last = __reduce_max_sync(0xffffffffu, gives ? weighted.position : -1);
+  if (threadIdx.x % 32 == 0) {
+    out.bounds[(static_cast<std::int64_t>(batch) * in.tiles + tile) * 2 + threadIdx.x / 32] =
+        make_int4(begin, end, first, last);
+  }
+}
 
 // Scores: fills near_sums (near) or dsigma, tiled, natural and bounds (all, far).
 template <typename T>
@@ -39,6 +86,9 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
 // gradient of every block, from the targets that use it.
 template <typename T>
 cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t stream);
+
+// dlog_weight = the sum of the `count` shares in partial.
+cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream);
 
 // dx and dlog_weight.
 template <typename T>

@@ -44,8 +44,9 @@ struct Tree {
   // Gradients of blocks: high levels have few rows and many targets, so they are gathered in parts, added later.
   int part_blocks;  // all levels and parts together, of one sequence
   int part_offset[kMaxLevels];
-  __host__ __device__ static int parts(int level) {
-    return level <= kSplit ? 1 : level < kSplit + 6 ? 1 << (level - kSplit) : 64;
+  int split;  // levels up to this are gathered whole
+  __host__ __device__ int parts(int level) const {
+    return level <= split ? 1 : level < split + 6 ? 1 << (level - split) : 64;
   }
   __host__ __device__ std::int64_t part_block(int batch, int level, int part, int block) const {
     return static_cast<std::int64_t>(batch) * part_blocks + part_offset[level - kLeaf] + part * count(level) + block;
@@ -67,9 +68,9 @@ struct Problem {
   float* block_log;  // [batch, blocks]: log2 of the block's weight; -inf: empty
   float* quad_log;   // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
   Target* plan;      // [batch, targets]
-  int* order;        // [batch, tiles * kTile]: 1 + target, by level, then position; 0: nobody. Null: as they come
-  int* class_tile;   // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
-  int tiles;         // per sequence, at most
+  Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned
+  int* class_tile;  // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
+  int tiles;        // per sequence, at most
 };
 
 // Channels in eights (32 bytes: what memory moves at once), and eight more whose first is the mass.

@@ -2,6 +2,7 @@
 // the storage type (the denominator sums the rounded ones), times rows on the matrix units.
 #include "kernels/cuda/forward.h"
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace contextpool::cuda {
@@ -16,12 +17,14 @@ struct ForwardShared {
 };
 
 template <typename T, bool kCareful>
-__device__ float accumulate(Tile& tile, ForwardShared<T>& shared, int column, Product<T>& product) {
+__device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int column, Product<T>& product) {
   const Target target = tile.shared.targets[threadIdx.x & 63];
   const int slot = threadIdx.x >> 6;
   const Problem& in = tile.in;
   float sum = 0;
-  tile.each_group<0>([&](int count) {
+  tile.rewind<4>();
+#pragma unroll 1
+  for (int count; (count = tile.next_groups<T, 4>()) > 0;) {
     using Load = Loader<T, kRows, Product<T>::kColumns>;
     const Load loader(in);
     const auto fetch = [&](int n, int stage) {
@@ -36,7 +39,7 @@ __device__ float accumulate(Tile& tile, ForwardShared<T>& shared, int column, Pr
       copy_commit();
     };
     const auto weigh = [&](int n) {
-      const Source<0> source = tile.source<0>(n);
+      const Source<4> source = tile.source<4>(n);
       const float half = 0.5f * static_cast<float>(1 << source.level);
       int low, high;
       float from;
@@ -83,13 +86,13 @@ __device__ float accumulate(Tile& tile, ForwardShared<T>& shared, int column, Pr
       next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
-  });
+  }
   return sum;
 }
 
 // Not inlined, and given copies: it must not cost the ordinary path registers.
 template <typename T>
-__device__ __noinline__ float accumulate_carefully(Tile tile, ForwardShared<T>& shared, int column,
+__device__ __noinline__ float accumulate_carefully(Tile<kThreads> tile, ForwardShared<T>& shared, int column,
                                                    Product<T>* product) {
   *product = Product<T>();
   return accumulate<T, true>(tile, shared, column, *product);
@@ -97,7 +100,8 @@ __device__ __noinline__ float accumulate_carefully(Tile tile, ForwardShared<T>& 
 
 // y of the tile's targets, channels column .. column + kColumns - 1.
 template <typename T>
-__device__ void write_columns(Tile& tile, ForwardShared<T>& shared, Part part, int column, T* y, float* near_mass) {
+__device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Part part, int column, T* y,
+                              float* near_mass) {
   const Problem& in = tile.in;
   Product<T> product;
   float sum = accumulate<T, false>(tile, shared, column, product);
@@ -173,7 +177,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
-  Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
+  Tile<kThreads> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch,
+                      0};
   if (!tile.load(part)) return;
   const int step = gridDim.y * Product<T>::kColumns;
 #pragma unroll 1
@@ -192,14 +197,12 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   const bool many = tiles * in.batch >= kManyTiles;
   const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns);
   constexpr int kBytes = sizeof(ForwardShared<T>);
-  const auto error = cudaFuncSetAttribute(forward_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared<forward_kernel<T>>(kBytes);
   if (error != cudaSuccess) return error;
   forward_kernel<T><<<grid, kThreads, kBytes, stream>>>(in, part, y, near_mass);
   return cudaGetLastError();
 }
 
 template cudaError_t forward_tiles(const Problem&, Part, float*, float*, cudaStream_t);
-template cudaError_t forward_tiles(const Problem&, Part, __nv_bfloat16*, float*, cudaStream_t);
-template cudaError_t forward_tiles(const Problem&, Part, __half*, float*, cudaStream_t);
 
 }  // namespace contextpool::cuda

@@ -1,6 +1,7 @@
 // The transpose of the forward sum, owned by source rows: 64 rows at a time gather from the targets whose sources
 // include them (32 at a time, weights on the fly, matrix units). No atomics: the same bits every run.
 #include "kernels/cuda/backward.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace contextpool::cuda {
@@ -109,8 +110,8 @@ struct Gather {
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    fetch_rows(0, count, 0);
-    fetch_rows(1, count, 1);
+    fetch_rows(use == Use::near, 0, count, 0);
+    fetch_rows(use == Use::near, 1, count, 1);
     int stage = 0, next = 2;
     weigh(use, 0, mass);
 #pragma unroll 1
@@ -118,7 +119,7 @@ struct Gather {
       copy_wait<1>();  // rows n and targets n + 2 are here
       __syncthreads();
       fetch_targets(use, n + kRing, count);
-      fetch_rows(n + 2, count, next);
+      fetch_rows(use == Use::near, n + 2, count, next);
       if (n + 1 < count) weigh(use, n + 1, mass);
       if constexpr (kCareful) {
         careful_step(product, shared.a[n & 1], shared.b[stage]);
@@ -147,12 +148,13 @@ struct Gather {
     }
   }
 
-  __device__ void fetch_rows(int n, int count, int stage) {
+  __device__ void fetch_rows(bool near, int n, int count, int stage) {
     if (n < count) {
       const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
       loader.load(shared.b[stage], Product<T>::kB, blockIdx.y * Product<T>::kColumns, [&](int k) {
-        const Weighted& t = targets[k * Load::kStep];  // all zero where there is no target
-        return RowAt<T>{dy + static_cast<std::int64_t>(t.index) * loader.channels, t.inverse != 0 && t.index >= 0};
+        const Weighted& t = targets[k * Load::kStep];
+        return RowAt<T>{dy + static_cast<std::int64_t>(t.index) * loader.channels,
+                        t.position >= 0 && (!near || t.level > 0)};
       });
     }
     copy_commit();
@@ -177,12 +179,11 @@ struct Gather {
 #pragma unroll
     for (int k = 0; k < kSlot; ++k) {
       const Weighted t = targets[k];
-      bool uses = t.index >= 0 && t.inverse != 0;
-      if (kUse == Use::own) uses = uses && row.unit >= t.begin && row.unit < t.end;
-      if (kUse == Use::remainder) uses = uses && takes_remainder(t.position, level, row.unit);
-      if (kUse == Use::near) uses = uses && row.unit >= near_begin(t.position) && row.unit <= t.position;
+      bool uses = row.unit >= t.begin && row.unit < t.end;
+      if (kUse == Use::remainder) uses = takes_remainder(t.position, level, row.unit);
+      if (kUse == Use::near) uses = t.level > 0 && row.unit >= near_begin(t.position) && row.unit <= t.position;
       const float d = t.scale * (static_cast<float>(t.position - row.base) - row.offset);
-      w[k % 2] = uses && row.live ? power_of_two(row.exponent - t.exponent - d * d) * t.inverse : 0.f;
+      w[k % 2] = uses && row.live ? power_of_two(row.exponent - t.exponent - d * d) : 0.f;
       c[k % 2] = t.c;
       if (k % 2 == 1) {
         weight[k / 2] = Pair<T>::of(w[0], w[1]);
@@ -202,7 +203,7 @@ struct Gather {
   __device__ float all(Product<T>& product) {
     float mass = 0;
     int own_begin = 0, own_end = in.tiles, end = in.tiles;
-    if (in.order != nullptr) {
+    if (in.sorted != nullptr) {
       const int* starts = in.class_tile + batch * (kClasses + 1);
       own_begin = starts[class_of_level(level)];
       own_end = starts[class_of_level(level) + 1];
@@ -317,7 +318,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int column = blockIdx.y * kColumns;
   const std::int64_t block = static_cast<std::int64_t>(batch) * in.tree.blocks + group;
   const std::int64_t leaf = in.tree.exists() ? in.tree.part_block(batch, kLeaf, 0, group) : 0;
-  const bool tree = in.tree.exists() && uses_tree(in, batch) && in.block_log[block] != minus_infinity();
+  bool tree = in.tree.exists() && uses_tree(in, batch) && in.block_log[block] != minus_infinity();
+  if (tree && isnan(in.block_log[block])) {  // a weight that is no number gives nothing where nothing is asked for
+    const int width = gradient_width(in.channels);
+    bool some = false;
+    for (int k = threadIdx.x; k < kNodes * width; k += kThreads) {
+      some = some || out.gradient[leaf * kNodes * width + k] != 0;
+    }
+    tree = __syncthreads_or(some) != 0;
+  }
   if (tree) {
     // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l:
     // slots of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
@@ -371,8 +380,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   product.each([&](int k, int c, float& v0, float& v1) {
     auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
-    if (column + c < in.channels) dot[k] += v0 * to->first();
-    if (column + c + 1 < in.channels) dot[k] += v1 * to->second();
+    if (column + c < in.channels && v0 != 0) dot[k] += v0 * to->first();
+    if (column + c + 1 < in.channels && v1 != 0) dot[k] += v1 * to->second();
     *to = Pair<T>::of(live[k] ? v0 : 0.f, live[k] ? v1 : 0.f);
   });
 #pragma unroll
@@ -432,7 +441,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const auto error = cudaFuncSetAttribute(gather_blocks_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared<gather_blocks_kernel<T>>(kBytes);
   if (error != cudaSuccess) return error;
   gather_blocks_kernel<T><<<dim3(groups * in.batch, columns<T>(in)), kThreads, kBytes, stream>>>(in, out);
   return cudaGetLastError();
@@ -441,23 +450,22 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const auto error = cudaFuncSetAttribute(gather_tokens_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared<gather_tokens_kernel<T>>(kBytes);
   if (error != cudaSuccess) return error;
   const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns<T>(in));
   gather_tokens_kernel<T><<<grid, kThreads, kBytes, stream>>>(in, out);
-  if (out.partial != nullptr) {
-    const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
-    sum_kernel<<<static_cast<unsigned>((size + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-        out.partial, columns<T>(in), size, out.dlog_weight);
-  }
+  if (out.partial == nullptr) return cudaGetLastError();
+  return add_partials(in, out, columns<T>(in), stream);
+}
+
+cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream) {
+  const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
+  sum_kernel<<<static_cast<unsigned>((size + kThreads - 1) / kThreads), kThreads, 0, stream>>>(out.partial, count, size,
+                                                                                               out.dlog_weight);
   return cudaGetLastError();
 }
 
 template cudaError_t gather_blocks<float>(const Problem&, const Backward&, cudaStream_t);
-template cudaError_t gather_blocks<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);
-template cudaError_t gather_blocks<__half>(const Problem&, const Backward&, cudaStream_t);
 template cudaError_t gather_tokens<float>(const Problem&, const Backward&, cudaStream_t);
-template cudaError_t gather_tokens<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);
-template cudaError_t gather_tokens<__half>(const Problem&, const Backward&, cudaStream_t);
 
 }  // namespace contextpool::cuda

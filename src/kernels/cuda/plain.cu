@@ -98,6 +98,15 @@ __global__ void __launch_bounds__(kPlainThreads)
     most = larger(most, log_term(l[j], sigma, i, j, in.causal));
   }
   most = combine(most, shared, larger);
+  bool alive = false;  // a target whose dy is 0 has no share in any gradient
+  for (std::int64_t d = threadIdx.x; d < in.channels; d += kPlainThreads) alive = alive || g[d] != 0;
+  if (__syncthreads_or(alive) == 0) {
+    if (threadIdx.x == 0) {
+      targets[blockIdx.x] = {most, 0, 0};
+      dsigma[blockIdx.x] = 0;
+    }
+    return;
+  }
   double sums[4] = {};  // Z, sum a s, sum a t^2 s, sum a t^2
   for (std::int64_t j = begin + warp; j < end; j += kPlainWarps) {
     const double v = log_term(l[j], sigma, i, j, in.causal);
@@ -136,7 +145,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       if (m < in.targets) {
         const double v = log_term(log_weight, sigma[m], shift + m, j, in.causal);
         const PlainTarget t = targets[b * in.targets + m];
-        if (v != kNone) w = exp(v - t.most) * t.inverse;
+        if (v != kNone && t.inverse != 0) w = exp(v - t.most) * t.inverse;
         if (d0 == 0 && w != 0) mass += w * t.c;
       }
       if (__syncthreads_or(w != 0) == 0) continue;  // NaN counts
@@ -148,7 +157,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     }
     if (d >= in.channels) continue;
     out[d] = value;
-    if (log_weight != kNone) dot += value * x[d];
+    if (log_weight != kNone && value != 0) dot += value * x[d];
   }
   dot = combine(dot, shared, plus);
   mass = combine(mass, shared, plus);

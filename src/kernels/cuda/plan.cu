@@ -228,9 +228,14 @@ struct Planner {
   }
 };
 
-// The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has 64 tokens.
-__global__ void __launch_bounds__(kThreads) token_logs_kernel(const __grid_constant__ Problem in, int blocks) {
+// The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has 64 tokens. Clears the counts.
+__global__ void __launch_bounds__(kThreads)
+    token_logs_kernel(const __grid_constant__ Problem in, int blocks, int* counts, std::int64_t count) {
   static_assert(kLeaf == 6 && kRows == 32);
+  for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; k < count;
+       k += static_cast<std::int64_t>(gridDim.x) * kThreads) {
+    counts[k] = 0;
+  }
   const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   if (g >= static_cast<std::int64_t>(in.batch) * blocks) return;
   const int b = static_cast<int>(g / blocks), block = static_cast<int>(g % blocks), lane = threadIdx.x % 32;
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if ((threadIdx.x & 7) == 0) {
     in.plan[g] = target;
-    if (in.order != nullptr) {
+    if (in.sorted != nullptr) {
       atomicAdd(
           counts + (static_cast<std::int64_t>(b) * chunks + m / kSortChunk) * kClasses + class_of_level(target.level),
           1);
@@ -309,18 +314,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A class of no more targets than this is sparse: a window (some 10 blocks) sees few of them, so they are tiled by
-// kSparseTile, lest a tile have 64 separate windows to go through.
-__host__ __device__ int sparse_limit(int c, int targets) {
+// Targets of a tile of a class, at most kTile: so few that a tile's targets lie within about two windows (16 blocks, or
+// 512 tokens), where the class has this many of all targets. A tile of far apart targets would go through a long list
+// of sources that each serve one or two of them.
+__device__ int tile_size(int c, int members, int targets) {
   const int level = c == 0 ? kLeaf - 1 : level_of_class(c);
-  const std::int64_t limit = (static_cast<std::int64_t>(targets) * 16 / 10) >> level;
-  return static_cast<int>(limit < targets / 32 ? limit : targets / 32);
+  const std::int64_t near = (static_cast<std::int64_t>(members) << (level + 4)) / targets;
+  int size = kLeastTile;
+  while (size < kTile && size * 2 <= near) size *= 2;
+  return size;
 }
 
 // Stable counting sort of a sequence's targets by class; each class starts on a tile of its own.
 __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int* counts, int chunks) {
   __shared__ int start[kClasses], warp_count[kSortChunk / 32][kClasses];
-  __shared__ int total[kClasses], first_tile[kClasses], full[kClasses];
+  __shared__ int total[kClasses], first_tile[kClasses], full[kClasses], used;
   const int b = blockIdx.x / chunks, chunk = blockIdx.x % chunks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp < kClasses) {
     int all = 0, before = 0;
@@ -343,14 +351,17 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
     for (int c = 0; c < kClasses; ++c) {
       if (chunk == 0) in.class_tile[b * (kClasses + 1) + c] = tile;
       first_tile[c] = tile;
-      full[c] = total[c] <= sparse_limit(c, in.targets) ? kSparseTile : kTile;
+      full[c] = tile_size(c, total[c], in.targets);
       tile += (total[c] + full[c] - 1) / full[c];
     }
     if (chunk == 0) in.class_tile[b * (kClasses + 1) + kClasses] = tile;
+    used = tile;
   }
   const int m = chunk * kSortChunk + threadIdx.x;
   const bool here = m < in.targets;
-  const int c = here ? class_of_level(in.plan[static_cast<std::int64_t>(b) * in.targets + m].level) : -1;
+  Target target;
+  if (here) target = in.plan[static_cast<std::int64_t>(b) * in.targets + m];
+  const int c = here ? class_of_level(target.level) : -1;
   const unsigned same = __match_any_sync(0xffffffffu, c);
   const int rank = __popc(same & ((1u << lane) - 1));
   if (here && rank == 0) warp_count[warp][c] = __popc(same);
@@ -364,10 +375,16 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
     }
   }
   __syncthreads();
+  const Target nobody{0, 0, 0, 0, 0, 0, -1, 1};
+  for (int k = used * kTile + m; k < in.tiles * kTile; k += chunks * kSortChunk) {  // tiles that nobody is in
+    in.sorted[static_cast<std::int64_t>(b) * in.tiles * kTile + k] = nobody;
+  }
   if (!here) return;
   const int at = warp_count[warp][c] + rank;
-  const std::int64_t tile = static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / full[c];
-  in.order[tile * kTile + at % full[c]] = m + 1;
+  Target* tile = in.sorted + (static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / full[c]) * kTile;
+  tile[at % full[c]] = target;
+  const bool last = at + 1 == total[c] || (at + 1) % full[c] == 0;
+  for (int k = at % full[c] + 1; last && k < kTile; ++k) tile[k] = nobody;
 }
 
 }  // namespace
@@ -375,9 +392,11 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
 int sort_chunks(int targets) { return (targets + kSortChunk - 1) / kSortChunk; }
 
 int max_sorted_tiles(int targets, const Tree& tree) {
+  // Full tiles, one begun in each class, and for each class that is not dense members / tile_size, which is at most
+  // targets / 2^(level + 3).
   const int classes = class_of_level(tree.last) + 1;
   int tiles = targets / kTile + classes;
-  for (int c = 0; c < classes; ++c) tiles += sparse_limit(c, targets) / kSparseTile;
+  for (int c = 0; c < classes; ++c) tiles += (targets >> ((c == 0 ? kLeaf - 1 : level_of_class(c)) + 3)) + 1;
   return tiles;
 }
 
@@ -387,11 +406,11 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
   const std::int64_t leaf_threads = static_cast<std::int64_t>(in.batch) * leaves * 32;
-  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(in,
-                                                                                                              leaves);
+  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      in, leaves, counts, in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses);
   if (in.tree.last > kLeaf) block_logs_kernel<<<in.batch, kSortChunk, 0, stream>>>(in);
   plan_kernel<<<blocks, kThreads, 0, stream>>>(in, precision, counts, chunks);
-  if (in.order != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);
+  if (in.sorted != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);
   return cudaGetLastError();
 }
 

@@ -16,8 +16,7 @@ struct Precision {
 int sort_chunks(int targets);
 int max_sorted_tiles(int targets, const Tree& tree);
 
-// Fills in.quad_log, in.plan and, with a tree, in.block_log; with an order, also class_tile and order (both zeroed by
-// the caller, as counts [batch, chunks, kClasses]).
+// Fills in.quad_log, in.plan and, with a tree, in.block_log, class_tile and sorted. counts: [batch, chunks, kClasses].
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

@@ -34,9 +34,7 @@ class Arena {
 };
 
 struct Scratch {
-  Problem problem;
-  int* zeros = nullptr;  // order and counts, to be zeroed
-  std::size_t zero_bytes = 0;
+  Problem problem;  // its memory: the plan and the tree, made by the forward
   int* counts = nullptr;
   float* near_mass = nullptr;
   Backward backward{};
@@ -51,7 +49,7 @@ bool is_aligned(const void* p, std::int64_t stride_bytes) {
 }
 
 template <typename T>
-Scratch lay_out(const Pool1d& in, bool backward, void* workspace) {
+Scratch lay_out(const Pool1d& in, void* kept) {
   Scratch s{};
   Problem& p = s.problem;
   p.batch = static_cast<int>(in.batch);
@@ -68,42 +66,43 @@ Scratch lay_out(const Pool1d& in, bool backward, void* workspace) {
               in.x_batch_stride * sizeof(T) % 16 == 0;
   const bool many = in.tokens > kLongSequence && in.targets * kFewTargets >= in.tokens;
   const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && many);
-  if (tree) p.tree = make_tree(p.tokens);
-  Arena arena(workspace);
+  if (tree) p.tree = make_tree(p.tokens, p.batch);
+  Arena arena(kept);
   p.tiles = (p.targets + kTile - 1) / kTile;
   if (s.sorted()) {
     p.tiles = max_sorted_tiles(p.targets, p.tree);
     const std::int64_t blocks = in.batch * p.tree.blocks;
-    const std::int64_t order = in.batch * p.tiles * kTile, counts = in.batch * sort_chunks(p.targets) * kClasses;
     p.nodes = arena.take<T>(blocks * kNodes * in.channels);
     p.mass = arena.take<float>(blocks * kNodes);
     p.block_log = arena.take<float>(blocks);
-    s.zeros = arena.take<int>(order + counts);
-    s.zero_bytes = sizeof(int) * (order + counts);
-    p.order = s.zeros;
-    s.counts = s.zeros == nullptr ? nullptr : s.zeros + order;
+    p.sorted = arena.take<Target>(in.batch * p.tiles * kTile);
+    s.counts = arena.take<int>(in.batch * sort_chunks(p.targets) * kClasses);
     p.class_tile = arena.take<int>(in.batch * (kClasses + 1));
   }
   p.plan = arena.take<Target>(in.batch * in.targets);
   p.quad_log = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
-  if (!backward) {
-    if (s.near()) s.near_mass = arena.take<float>(in.batch * in.targets);
-  } else {
-    Backward& b = s.backward;
-    b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
-    b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
-    if (s.near()) {
-      b.natural = arena.take<Weighted>(in.batch * in.targets);
-      b.near_sums = arena.take<float4>(in.batch * in.targets);
-    }
-    if (s.sorted()) {
-      b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * gradient_width(p.channels));
-    }
-    const std::int64_t columns = (in.channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
-    if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
-  }
+  if (s.near()) s.near_mass = arena.take<float>(in.batch * in.targets);
   s.bytes = arena.size();
   return s;
+}
+
+template <typename T>
+std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
+  const Problem& p = s.problem;
+  Backward& b = s.backward;
+  Arena arena(workspace);
+  b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
+  b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
+  if (s.near()) {
+    b.natural = arena.take<Weighted>(in.batch * in.targets);
+    b.near_sums = arena.take<float4>(in.batch * in.targets);
+  }
+  if (s.sorted()) {
+    b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * gradient_width(p.channels));
+  }
+  const std::int64_t columns = (in.channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
+  if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
+  return arena.size();
 }
 
 template <typename T>
@@ -126,14 +125,13 @@ Precision precision_of<__half>() {
 
 template <typename T>
 cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
-  if (s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(cudaMemsetAsync(s.zeros, 0, s.zero_bytes, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(plan_targets(s.problem, precision_of<T>(), s.counts, stream));
   return s.sorted() ? build_tree<T>(s.problem, stream) : cudaSuccess;
 }
 
 template <typename T>
-cudaError_t forward(const Pool1d& in, T* y, void* workspace, cudaStream_t stream) {
-  Scratch s = lay_out<T>(in, false, workspace);
+cudaError_t forward(const Pool1d& in, T* y, void* kept, cudaStream_t stream) {
+  Scratch s = lay_out<T>(in, kept);
   s.problem.aligned = s.problem.aligned && is_aligned(y, 0);
   CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
   if (!s.near()) return forward_tiles<T>(s.problem, Part::all, y, nullptr, stream);
@@ -142,15 +140,20 @@ cudaError_t forward(const Pool1d& in, T* y, void* workspace, cudaStream_t stream
 }
 
 template <typename T>
-cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_weight, float* dsigma, void* workspace,
-                     cudaStream_t stream) {
-  Scratch s = lay_out<T>(in, true, workspace);
+cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_weight, float* dsigma, const void* kept,
+                     void* workspace, cudaStream_t stream) {
+  auto* made = static_cast<unsigned char*>(workspace);
+  Scratch s = lay_out<T>(in, kept == nullptr ? made : const_cast<void*>(kept));
+  if (kept == nullptr) {
+    CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
+    made += s.bytes;
+  }
+  lay_out_backward<T>(in, s, made);
   s.problem.aligned = s.problem.aligned && is_aligned(dy, 0) && is_aligned(dx, 0);
   s.backward.dy = dy;
   s.backward.dx = dx;
   s.backward.dlog_weight = dlog_weight;
   s.backward.dsigma = dsigma;
-  CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
   if (s.near()) CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, Part::near, s.backward, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
   if (s.sorted()) {
@@ -160,37 +163,43 @@ cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_wei
   return gather_tokens<T>(s.problem, s.backward, stream);
 }
 
+template <typename T>
+std::size_t backward_bytes(const Pool1d& in, bool kept) {
+  Scratch s = lay_out<T>(in, nullptr);
+  return lay_out_backward<T>(in, s, nullptr) + (kept ? 0 : s.bytes);
+}
+
 }  // namespace
 
-std::size_t pool1d_workspace(const Pool1d& in) {
+std::size_t pool1d_kept(const Pool1d& in) {
   switch (in.type) {
     case Type::f64: return 0;
-    case Type::bf16: return lay_out<__nv_bfloat16>(in, false, nullptr).bytes;
-    case Type::f16: return lay_out<__half>(in, false, nullptr).bytes;
-    default: return lay_out<float>(in, false, nullptr).bytes;
+    case Type::bf16: return lay_out<__nv_bfloat16>(in, nullptr).bytes;
+    case Type::f16: return lay_out<__half>(in, nullptr).bytes;
+    default: return lay_out<float>(in, nullptr).bytes;
   }
 }
 
-std::size_t pool1d_backward_workspace(const Pool1d& in) {
+std::size_t pool1d_backward_workspace(const Pool1d& in, bool kept) {
   switch (in.type) {
     case Type::f64: return plain_workspace(in);
-    case Type::bf16: return lay_out<__nv_bfloat16>(in, true, nullptr).bytes;
-    case Type::f16: return lay_out<__half>(in, true, nullptr).bytes;
-    default: return lay_out<float>(in, true, nullptr).bytes;
+    case Type::bf16: return backward_bytes<__nv_bfloat16>(in, kept);
+    case Type::f16: return backward_bytes<__half>(in, kept);
+    default: return backward_bytes<float>(in, kept);
   }
 }
 
-cudaError_t pool1d(const Pool1d& in, void* y, void* workspace, cudaStream_t stream) {
+cudaError_t pool1d(const Pool1d& in, void* y, void* kept, cudaStream_t stream) {
   switch (in.type) {
     case Type::f64: return plain_forward(in, static_cast<double*>(y), stream);
-    case Type::bf16: return forward(in, static_cast<__nv_bfloat16*>(y), workspace, stream);
-    case Type::f16: return forward(in, static_cast<__half*>(y), workspace, stream);
-    default: return forward(in, static_cast<float*>(y), workspace, stream);
+    case Type::bf16: return forward(in, static_cast<__nv_bfloat16*>(y), kept, stream);
+    case Type::f16: return forward(in, static_cast<__half*>(y), kept, stream);
+    default: return forward(in, static_cast<float*>(y), kept, stream);
   }
 }
 
 cudaError_t pool1d_backward(const Pool1d& in, const void* dy, void* dx, void* dlog_weight, void* dsigma,
-                            void* workspace, cudaStream_t stream) {
+                            const void* kept, void* workspace, cudaStream_t stream) {
   if (in.type == Type::f64) {
     return plain_backward(in, static_cast<const double*>(dy), static_cast<double*>(dx),
                           static_cast<double*>(dlog_weight), static_cast<double*>(dsigma), workspace, stream);
@@ -198,9 +207,9 @@ cudaError_t pool1d_backward(const Pool1d& in, const void* dy, void* dx, void* dl
   auto* dl = static_cast<float*>(dlog_weight);
   auto* ds = static_cast<float*>(dsigma);
   switch (in.type) {
-    case Type::bf16: return backward<__nv_bfloat16>(in, dy, dx, dl, ds, workspace, stream);
-    case Type::f16: return backward<__half>(in, dy, dx, dl, ds, workspace, stream);
-    default: return backward<float>(in, dy, dx, dl, ds, workspace, stream);
+    case Type::bf16: return backward<__nv_bfloat16>(in, dy, dx, dl, ds, kept, workspace, stream);
+    case Type::f16: return backward<__half>(in, dy, dx, dl, ds, kept, workspace, stream);
+    default: return backward<float>(in, dy, dx, dl, ds, kept, workspace, stream);
   }
 }
 

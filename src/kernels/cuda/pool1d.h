@@ -14,7 +14,8 @@ namespace contextpool::cuda {
 enum class Type : std::uint8_t { f64, f32, bf16, f16 };
 
 // Rows of channels are contiguous; strides count elements. log_weight and sigma are double for f64, else float, and
-// contiguous, as is everything written.
+// contiguous, as is everything written. bf16 and f16: x and dy start at 16 bytes, as does every row of theirs (channels
+// and strides are multiples of 8).
 struct Pool1d {
   std::int64_t batch = 0;
   std::int64_t tokens = 0;
@@ -30,15 +31,17 @@ struct Pool1d {
   const void* sigma = nullptr;       // [batch, targets]
 };
 
-// Bytes of scratch memory the call below with the same arguments needs (256-byte aligned).
-std::size_t pool1d_workspace(const Pool1d& in);
-std::size_t pool1d_backward_workspace(const Pool1d& in);
+// Bytes (256-byte aligned) of what the forward makes and the backward can use again: the plan and the tree. And of the
+// backward's scratch memory, given that or not.
+std::size_t pool1d_kept(const Pool1d& in);
+std::size_t pool1d_backward_workspace(const Pool1d& in, bool kept);
 
 // y [batch, targets, channels]
-cudaError_t pool1d(const Pool1d& in, void* y, void* workspace, cudaStream_t stream);
+cudaError_t pool1d(const Pool1d& in, void* y, void* kept, cudaStream_t stream);
 
-// dy [batch, targets, channels] -> dx [batch, tokens, channels], dlog_weight [batch, tokens], dsigma [batch, targets]
+// dy [batch, targets, channels] -> dx [batch, tokens, channels], dlog_weight [batch, tokens], dsigma [batch, targets].
+// kept: from the forward of the same inputs, or null.
 cudaError_t pool1d_backward(const Pool1d& in, const void* dy, void* dx, void* dlog_weight, void* dsigma,
-                            void* workspace, cudaStream_t stream);
+                            const void* kept, void* workspace, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

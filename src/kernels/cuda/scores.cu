@@ -1,5 +1,6 @@
 // c_i and dsigma_i: 64 targets at a time, scores S = dy X^T on the matrix units, then sums of scalars.
 #include "kernels/cuda/backward.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace contextpool::cuda {
@@ -9,6 +10,7 @@ constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
 struct ScoreShared {
   float partial[kSums][4][kTile];
+  int alive[kTile];  // whether dy is not all 0
   TileShared tile;
 };
 
@@ -31,7 +33,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kWide = TileOf<T>::score_columns, kStride = score_stride<T>();
   T* rows = reinterpret_cast<T*>(memory + (sizeof(ScoreShared) + 15) / 16 * 16);  // stages of 64 source rows
   T* left = rows + kScoreStages * kScoreRows * kStride;                           // dy: all of it, or as many stages
-  Tile tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch, 0};
+  Tile<kThreads> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch,
+                      0};
   if (!tile.load(part)) return;
   const int steps = (in.channels + kWide - 1) / kWide;
   using Load = Loader<T, kTile, kWide>;
@@ -42,6 +45,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
     return RowAt<T>{dy + static_cast<std::int64_t>(m) * loader.channels, m >= 0};
   };
+  {
+    const int m = shared.tile.targets[threadIdx.x / 4].index;
+    bool alive = false;
+    for (int d = threadIdx.x % 4; m >= 0 && d < in.channels; d += 4) {
+      alive = alive || to_float(dy[static_cast<std::int64_t>(m) * in.channels + d]) != 0;
+    }
+    const unsigned votes = __ballot_sync(0xffffffffu, alive) >> (threadIdx.x & 28) & 0xf;
+    if (threadIdx.x % 4 == 0) shared.alive[threadIdx.x / 4] = votes != 0;
+  }
   if (resident) {
     for (int s = 0; s < steps; ++s) {
       loader.load(left + s * kWide, rows_stride, s * kWide, dy_row);
@@ -53,7 +65,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   float sums[kSums][4] = {};
   Scores<T> scores;
   scores.clear();
-  tile.each_group<1>([&](int count) {
+  tile.rewind<8>();
+#pragma unroll 1
+  for (int count; (count = tile.next_groups<T, 8>()) > 0;) {
     const int total = count * steps;
     int next_group = 0, next_step = 0, next = 0;  // what fetch brings next, and where
     const auto fetch = [&](int n) {
@@ -87,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                     rows + stage * kScoreRows * kStride, kStride);
         stage = stage + 1 == kScoreStages ? 0 : stage + 1;
       }
-      const Source<1> source = tile.source<1>(g);
+      const Source<8> source = tile.source<8>(g);
       const float half = 0.5f * static_cast<float>(1 << source.level);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -116,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       scores.clear();
     }
     copy_wait<0>();
-  });
+  }
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -135,39 +149,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     total[q] = 0;
     for (int s = 0; s < Scores<T>::kShare; ++s) total[q] += shared.partial[q][s][threadIdx.x];
   }
-  const std::int64_t index = static_cast<std::int64_t>(tile.batch) * in.targets + target.index;
-  if (part == Part::near) {
-    if (target.index >= 0) out.near_sums[index] = make_float4(total[0], total[1], total[2], total[3]);
-    return;
-  }
-  if (part == Part::far && target.level != 0 && target.index >= 0) {
-    const float4 near = out.near_sums[index];
-    total[0] += near.x;
-    total[1] += near.y;
-    total[2] += near.z;
-    total[3] += near.w;
-  }
-  const float inverse = total[0] == 0 ? 0.f : 1.f / total[0], c = total[1] * inverse;
-  const Weighted weighted{target.scale, target.exponent,         target.begin, target.end, target.position,
-                          target.index, total[0] == 0 ? 0.f : c, inverse};
-  out.tiled[(static_cast<std::int64_t>(tile.batch) * in.tiles + tile.tile) * kTile + threadIdx.x] = weighted;
-  if (target.index >= 0) {
-    const bool moves = target.scale != 0 && total[0] != 0;
-    out.dsigma[index] = moves ? 2 * kLn2 / target.sigma * (total[2] - c * total[3]) * inverse : total[0] * 0;
-    if (out.natural != nullptr) {
-      out.natural[index] = weighted;
-      if (target.level == 0) out.natural[index].index = -1;
-    }
-  }
-  const bool some = target.begin < target.end, here = target.index >= 0;
-  const int begin = __reduce_min_sync(0xffffffffu, some ? target.begin : 0x7fffffff);
-  const int end = __reduce_max_sync(0xffffffffu, some ? target.end : 0);
-  const int first = __reduce_min_sync(0xffffffffu, here ? target.position : 0x7fffffff);
-  const int last = __reduce_max_sync(0xffffffffu, here ? target.position : -1);
-  if (threadIdx.x % 32 == 0) {
-    out.bounds[(static_cast<std::int64_t>(tile.batch) * in.tiles + tile.tile) * 2 + threadIdx.x / 32] =
-        make_int4(begin, end, first, last);
-  }
+  finish_target(in, part, out, tile.batch, tile.tile, target, total, shared.alive[threadIdx.x] != 0);
 }
 
 }  // namespace
@@ -179,14 +161,12 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
   const int stride = resident_stride<T>(in.channels);
   const int bytes = (sizeof(ScoreShared) + 15) / 16 * 16 + sizeof(T) * kScoreStages * kScoreRows * score_stride<T>() +
                     sizeof(T) * (resident ? kTile * stride : kScoreStages * kTile * score_stride<T>());
-  const auto error = cudaFuncSetAttribute(score_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error = allow_shared<score_kernel<T>>(bytes);
   if (error != cudaSuccess) return error;
   score_kernel<T><<<tiles * in.batch, kThreads, bytes, stream>>>(in, part, out, resident, stride);
   return cudaGetLastError();
 }
 
 template cudaError_t score_tiles<float>(const Problem&, Part, const Backward&, cudaStream_t);
-template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);
-template cudaError_t score_tiles<__half>(const Problem&, Part, const Backward&, cudaStream_t);
 
 }  // namespace contextpool::cuda

@@ -3,17 +3,18 @@
 
 namespace contextpool::cuda {
 
-constexpr int kThreads = 256;   // of every tiled kernel: 8 warps
+constexpr int kThreads = 256;   // of a thread block, where matrix.cuh does not say 128
 constexpr int kTile = 64;       // targets (or, transposed, source rows) of a tile
 constexpr int kRows = 32;       // source rows (or, transposed, targets) of one pipeline stage: 4 slots of 8
 constexpr int kSlot = 8;        // rows of a slot: 8 tokens, or the 8 nodes of a block
 constexpr int kStages = 3;      // of rows on their way from memory
 constexpr int kScoreRows = 64;  // source rows of one step of the scores
 constexpr int kScoreStages = 3;
+constexpr int kSquareStages = 3;  // the same on the matrix units
 constexpr int kResident = 512;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
-constexpr int kListRows = 1024;   // source rows whose weights' exponents are brought to shared memory at once
+constexpr int kListRows = 512;    // source rows whose weights' exponents are brought to shared memory at once
 constexpr int kManyTiles = 1024;  // tiles above which a thread block does all channels of one
-constexpr int kSparseTile = 8;    // targets of a tile where neighbours in the order are far apart
+constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
 
 constexpr int kNodes = 8;         // Chebyshev nodes of a block
 constexpr int kLeaf = 6;          // log2 of the tokens of the smallest block
@@ -22,12 +23,15 @@ constexpr int kTreeColumns = 64;  // channels of a thread block of the tree kern
 constexpr int kMaxLevels = 26;    // levels 6 .. 31
 constexpr int kClasses = 24;      // tokens, then levels 6 .. 28
 constexpr int kSortChunk = 1024;  // targets of a thread block of the sort
-constexpr int kSplit = 7;  // a group of blocks of level k gathers from targets in 2^(k - kSplit) parts, at most 64
+// A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for
+// each of these sizes that the batch reaches.
+constexpr int kSplit = 7;
+constexpr int kSplitBatches[] = {8, 32};
 
-// Columns (channels) of a tile and of one step of the scores, by storage type.
+// Columns (channels) of a tile; for float32 also of one step of the scores, and the padding of rows in shared memory.
 template <typename T>
 struct TileOf {
-  static constexpr int columns = 256, pad = 8, score_columns = 64;
+  static constexpr int columns = 256;
 };
 template <>
 struct TileOf<float> {

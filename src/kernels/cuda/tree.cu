@@ -7,7 +7,8 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/product.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 
 namespace contextpool::cuda {
 namespace {
@@ -337,7 +338,7 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_consta
   const int vectors = gradient_width(in.channels) / 4, batch = blockIdx.x % in.batch;
   if (!uses_tree(in, batch)) return;
   std::int64_t k = static_cast<std::int64_t>(blockIdx.x / in.batch) * kThreads + threadIdx.x;
-  int level = kSplit + 1;
+  int level = in.tree.split + 1;
   for (; level <= in.tree.last; ++level) {
     const std::int64_t size = static_cast<std::int64_t>(in.tree.count(level)) * kNodes * vectors;
     if (k < size) break;
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_consta
   float4* at = reinterpret_cast<float4*>(gradient) + in.tree.part_block(batch, level, 0, 0) * kNodes * vectors + k;
   float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
-  for (int part = 0; part < Tree::parts(level); ++part) sum = add_scaled(sum, 1, at[part * stride]);
+  for (int part = 0; part < in.tree.parts(level); ++part) sum = add_scaled(sum, 1, at[part * stride]);
   *at = sum;
 }
 
@@ -391,6 +392,8 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
       for (int p = 0; p < kNodes; ++p) {
         const float4 parent = from[p * kVectors];
         if (s == 0) continue;
+        // A weight that is no number gives nothing to those of whom nothing is asked.
+        if (isnan(s) && parent.x == 0 && parent.y == 0 && parent.z == 0 && parent.w == 0) continue;
 #pragma unroll
         for (int q = 0; q < kNodes; ++q) {
           const float up = (c & 1) != 0 ? kRaiseTable.up[p][kNodes + q] : kRaiseTable.up[p][q];
@@ -417,16 +420,19 @@ dim3 tree_grid(const Problem& in, int low, int channels) {
 
 }  // namespace
 
-Tree make_tree(int tokens) {
+Tree make_tree(int tokens, int batch) {
   Tree tree{};
-  for (tree.last = 0; tokens >> (tree.last + 1) != 0; ++tree.last) {
+  if (tokens < 1 << kLeaf) return tree;
+  tree.split = kSplit;
+  for (const int least : kSplitBatches) tree.split += batch >= least ? 1 : 0;
+  for (tree.last = kLeaf; tokens >> (tree.last + 2) != 0; ++tree.last) {  // blocks of up to half of the sequence
   }
   for (int k = kLeaf; k <= tree.last; ++k) {
     tree.offset[k - kLeaf] = tree.blocks;
     tree.blocks += ((tokens - 1) >> k) + 1;
     tree.offset[k - kLeaf + 1] = tree.blocks;
     tree.part_offset[k - kLeaf] = tree.part_blocks;
-    tree.part_blocks += tree.count(k) * Tree::parts(k);
+    tree.part_blocks += tree.count(k) * tree.parts(k);
   }
   return tree;
 }
@@ -434,7 +440,7 @@ Tree make_tree(int tokens) {
 template <typename T>
 cudaError_t build_tree(const Problem& in, cudaStream_t stream) {
   constexpr int kBytes = sizeof(UpShared);
-  const auto error = cudaFuncSetAttribute(up_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared<up_kernel<T>>(kBytes);
   if (error != cudaSuccess) return error;
   for (int low = kLeaf; low == kLeaf || low < in.tree.last; low += kRaise) {
     up_kernel<T><<<tree_grid(in, low, in.channels), kThreads, kBytes, stream>>>(in, low);
@@ -444,7 +450,7 @@ cudaError_t build_tree(const Problem& in, cudaStream_t stream) {
 
 cudaError_t push_down(const Problem& in, float* gradient, cudaStream_t stream) {
   std::int64_t vectors = 0;
-  for (int k = kSplit + 1; k <= in.tree.last; ++k) {
+  for (int k = in.tree.split + 1; k <= in.tree.last; ++k) {
     vectors += static_cast<std::int64_t>(in.tree.count(k)) * kNodes * (gradient_width(in.channels) / 4);
   }
   if (vectors > 0) {

@@ -5,7 +5,7 @@
 
 namespace contextpool::cuda {
 
-Tree make_tree(int tokens);
+Tree make_tree(int tokens, int batch);
 
 // Fills in.nodes and in.mass, given in.block_log and the sorted targets.
 template <typename T>

@@ -1,7 +1,7 @@
-// A tile of 64 targets and the source rows it needs, four slots of 8 rows (a quad) at a time, or two quads.
+// A tile of 64 targets and the source rows it needs, in groups of some slots of 8 rows.
 //
-// Quads are aligned absolutely, and a target's weight is exactly 0 outside its own sources: a target's sums have the
-// same bits whoever shares its tile.
+// Groups are aligned absolutely, and a target's weight is exactly 0 outside its own sources: a target's sums have the
+// same bits whoever shares its tile. (The matrix units add 16 products at a time; groups are whole such sixteens.)
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -10,15 +10,17 @@ namespace contextpool::cuda {
 
 enum class Part { all, near, far };  // near: only the last tokens of causal targets of the tree; far: all but those
 
-// Rows of a quad: 32 tokens (level 0), 4 blocks of a level, or 4 even blocks (what remainders are made of: left
-// children). Lists hold groups of 2^kPair quads.
-template <int kPair>
+// Rows of a group: 8 kSlots tokens (level 0), kSlots blocks of a level, or kSlots even blocks (what remainders are made
+// of: left children).
+template <int kSlots>
 struct Source {
+  static constexpr int kShift = kSlots == 2 ? 1 : kSlots == 4 ? 2 : 3;
+  static_assert(kSlots == 1 << kShift);
   int level;
   bool remainder;
 
-  __device__ int group_of(int unit) const { return unit >> ((level == 0 ? 5 : remainder ? 3 : 2) + kPair); }
-  __device__ int block(int group, int r) const { return ((group << (kPair + 2)) + r / kSlot) << (remainder ? 1 : 0); }
+  __device__ int group_of(int unit) const { return unit >> (kShift + (level == 0 ? 3 : remainder ? 1 : 0)); }
+  __device__ int block(int group, int r) const { return (group * kSlots + r / kSlot) << (remainder ? 1 : 0); }
   __device__ bool needed(const Target& t, int group) const {
     if (remainder) {
       const int ends = (t.position + 1) >> level;
@@ -31,34 +33,42 @@ struct Source {
 struct TileShared {
   Target targets[kTile];
   struct {
+    const void* first;  // row r is at first + (r % 8) * row + (r / 8) * slot, in elements
+    std::int64_t row, slot;
     int level, group;
-    std::int64_t first, row, slot;  // row r is at first + (r % 8) * row + (r / 8) * slot, in elements of x or the nodes
-  } list[kListRows / kRows];
-  float exponent[kListRows];  // of the listed rows; -inf: no live source
+  } list[kListRows / (2 * kSlot)];
+  unsigned live[kListRows / 32];  // a bit for each listed row that has a live source
+  float exponent[kListRows];      // of the listed rows; -inf: no live source
   float mass[kListRows];
   int warp_count[kThreads / 32];
   struct {
-    int begin, end, first, last, valid;
-  } half[2];
+    int begin, end, first, last, valid;  // sources, positions; targets 0 .. valid - 1
+  } half[2];                             // of 32 targets each
+  struct {
+    int level, base, last_group;
+  } walk;
+  unsigned remainders[2][kClasses];  // of 32 targets each, by level: a bit for each group that is a remainder of one
 };
 
+// kBlock: threads of the thread block.
+template <int kBlock>
 struct Tile {
   const Problem& in;
   TileShared& shared;
   int batch, tile, level;
-  int cached = -1;                                         // groups in the list, where it holds all that there are
-  int begin = 0, end = 0, first = 0, last = 0, valid = 0;  // of all targets: sources, positions; targets 0 .. valid - 1
 
   // Reads the targets. False: no such tile.
   __device__ bool load(Part part) {
     level = 0;
-    const bool sorted = in.order != nullptr && part != Part::near;
-    const int k = threadIdx.x, lane = threadIdx.x & 31;
-    int m = -1;
+    const bool sorted = in.sorted != nullptr && part != Part::near;
+    const int k = threadIdx.x, lane = threadIdx.x & 31, m = tile * kTile + k;
+    Target t{0, 0, 0, 0, 0, 0, -1, 1};
     if (k < kTile) {  // asked for before it is known whether the tile exists: one wait instead of two
-      const int s = tile * kTile + k;
-      m = s < in.targets ? s : -1;
-      if (sorted) m = in.order[(static_cast<std::int64_t>(batch) * in.tiles + tile) * kTile + k] - 1;
+      if (sorted) {
+        t = in.sorted[static_cast<std::int64_t>(batch) * in.tiles * kTile + m];
+      } else if (m < in.targets) {
+        t = in.plan[static_cast<std::int64_t>(batch) * in.targets + m];
+      }
     }
     if (sorted) {
       const int start = lane <= kClasses ? in.class_tile[batch * (kClasses + 1) + lane] : 0x7fffffff;
@@ -67,9 +77,7 @@ struct Tile {
       level = level_of_class(c);
     }
     if (k < kTile) {
-      Target t{0, 0, 0, 0, 0, 0, -1, 1};
-      if (m >= 0) t = in.plan[static_cast<std::int64_t>(batch) * in.targets + m];
-      if (part == Part::near && m >= 0) {
+      if (part == Part::near && t.index >= 0) {
         if (t.level == 0) t.index = -1;
         t.begin = t.level == 0 ? 0 : near_begin(t.position);
         t.end = t.level == 0 ? 0 : t.position + 1;
@@ -85,104 +93,129 @@ struct Tile {
       if (lane == 0) shared.half[k / 32] = {begin, end, first, last, valid};
     }
     __syncthreads();
-    begin = min(shared.half[0].begin, shared.half[1].begin);
-    end = max(shared.half[0].end, shared.half[1].end);
-    first = min(shared.half[0].first, shared.half[1].first);
-    last = max(shared.half[0].last, shared.half[1].last);
-    valid = max(shared.half[0].valid, shared.half[1].valid);
     return true;
   }
 
-  template <int kPair>
-  __device__ Source<kPair> source(int n) const {
+  template <int kSlots>
+  __device__ Source<kSlots> source(int n) const {
     return {shared.list[n].level, shared.list[n].level < level};
   }
 
-  // Calls process(count) for some groups of rows that somebody needs, until all were: shared.list[0 .. count), with
-  // their exponents and masses.
-  template <int kPair, typename Process>
-  __device__ void each_group(Process process) {
-    constexpr int kGroupRows = kRows << kPair, kGroups = kListRows / kGroupRows, kCompact = 16 >> kPair;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int lowest = in.causal && level > 0 ? kLeaf : level;
-    if (cached >= 0) {
-      if (cached > 0) process(cached);
-      return;
+  // Before the first next_groups().
+  template <int kSlots>
+  __device__ void rewind() {
+    const Source<kSlots> source{level, false};
+    const int begin = min(shared.half[0].begin, shared.half[1].begin),
+              end = max(shared.half[0].end, shared.half[1].end);
+    const bool some = begin < end;
+    if (threadIdx.x == 0) {
+      shared.walk = {level, some ? source.group_of(begin) : 0, some ? source.group_of(end - 1) : -1};
     }
-    int listed = 0;
-    bool first_list = true;
-    int m = level;
-    Source<kPair> source{m, false};
-    int base = begin < end ? source.group_of(begin) : 0, last_group = begin < end ? source.group_of(end - 1) : -1;
-#pragma unroll 1
-    while (true) {
-      const bool more = base <= last_group;
-      if (more) {
-        // Neighbours' windows overlap: of few groups most are needed, and it is not worth asking for each.
-        const int group = base + threadIdx.x;
-        bool needed = group <= last_group && last_group - base < kCompact;
-        for (int k = 0; k < valid && !needed && group <= last_group; ++k)
-          needed = source.needed(shared.targets[k], group);
-        const unsigned votes = __ballot_sync(0xffffffffu, needed);
-        if (lane == 0) shared.warp_count[warp] = __popc(votes);
-        __syncthreads();
-        int before = 0, count = 0;
-        for (int w = 0; w < kThreads / 32; ++w) {
-          before += w < warp ? shared.warp_count[w] : 0;
-          count += shared.warp_count[w];
-        }
-        const int room = kGroups - listed, at = before + __popc(votes & ((1u << lane) - 1));
-        if (needed && at < room) enter(source, listed + at, group);
-        __syncthreads();
-        base = count > room ? shared.list[kGroups - 1].group + 1 : base + kThreads;
-        listed += min(count, room);
-      }
-      if (!more) {  // on to the next lower level, or done
-        if (--m >= lowest) {
-          source = {m, true};
-          base = source.group_of(max(0, ((first + 1) >> m) - 1));
-          last_group = source.group_of(max(0, ((last + 1) >> m) - 1));
-          continue;
-        }
-        if (first_list) cached = listed;
-        if (listed == 0) return;
-      }
-      if (more && listed < kGroups) continue;
-      for (int k = threadIdx.x; k < listed * kGroupRows; k += kThreads) describe<kPair>(k / kGroupRows, k);
-      __syncthreads();
-      process(listed);
-      if (!more) return;
-      listed = 0;
-      first_list = false;
-      __syncthreads();  // the list has been used
+    if (!in.causal || threadIdx.x >= kTile) return;
+    const Target& target = shared.targets[threadIdx.x];
+    for (int m = kLeaf; m < level; ++m) {
+      const int ends = (target.position + 1) >> m;
+      const bool takes = target.index >= 0 && takes_remainder(target.position, m, ends - 1);
+      const Source<kSlots> lower{m, true};
+      const int at = takes ? lower.group_of(ends - 1) - lower.group_of(first_remainder(m)) : 0;
+      const unsigned groups = __reduce_or_sync(0xffffffffu, takes ? 1u << min(at, 31) : 0u);
+      if (threadIdx.x % 32 == 0) shared.remainders[threadIdx.x / 32][m - kLeaf] = groups;
     }
   }
+  __device__ int first_remainder(int m) const {
+    return max(0, ((min(shared.half[0].first, shared.half[1].first) + 1) >> m) - 1);
+  }
 
-  template <int kPair>
-  __device__ void enter(Source<kPair> source, int n, int group) {
+  // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses; 0:
+  // there are no more. Where it has got to is kept in shared memory, not in registers.
+  template <typename T, int kSlots>
+  __device__ int next_groups() {
+    constexpr int kGroupRows = kSlots * kSlot, kGroups = kListRows / kGroupRows, kCompact = 64 / kSlots;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lowest = in.causal && level > 0 ? kLeaf : level;
+    __syncthreads();  // the list has been used
+    int m = shared.walk.level, base = shared.walk.base, last_group = shared.walk.last_group, listed = 0;
+#pragma unroll 1
+    while (listed < kGroups) {
+      if (base > last_group) {  // on to the next lower level, or done
+        if (m <= lowest) break;
+        --m;
+        const Source<kSlots> source{m, true};
+        const int last = max(shared.half[0].last, shared.half[1].last);
+        base = source.group_of(first_remainder(m));
+        last_group = source.group_of(max(0, ((last + 1) >> m) - 1));
+        if (last_group - base >= 32) continue;  // asked for one by one, below
+        const unsigned wanted = shared.remainders[0][m - kLeaf] | shared.remainders[1][m - kLeaf];
+        if (listed + __popc(wanted) > kGroups) continue;
+        if (threadIdx.x < 32 && (wanted >> threadIdx.x & 1) != 0) {
+          enter<T>(source, listed + __popc(wanted & ((1u << threadIdx.x) - 1)), base + threadIdx.x);
+        }
+        listed += __popc(wanted);
+        base = last_group + 1;
+        continue;
+      }
+      const Source<kSlots> source{m, m < level};
+      const int group = base + threadIdx.x, valid = max(shared.half[0].valid, shared.half[1].valid);
+      const int range = last_group - base + 1;
+      // Neighbours' windows overlap: of few groups most are needed, and it is not worth asking for each.
+      if (range <= min(kCompact, kGroups - listed)) {
+        if (group <= last_group) enter<T>(source, listed + threadIdx.x, group);
+        listed += range;
+        base = last_group + 1;
+        continue;
+      }
+      bool needed = false;
+      for (int k = 0; k < valid && !needed && group <= last_group; ++k) {
+        needed = source.needed(shared.targets[k], group);
+      }
+      const unsigned votes = __ballot_sync(0xffffffffu, needed);
+      if (lane == 0) shared.warp_count[warp] = __popc(votes);
+      __syncthreads();
+      int before = 0, count = 0;
+      for (int w = 0; w < kBlock / 32; ++w) {
+        before += w < warp ? shared.warp_count[w] : 0;
+        count += shared.warp_count[w];
+      }
+      const int room = kGroups - listed, at = before + __popc(votes & ((1u << lane) - 1));
+      if (needed && at < room) enter<T>(source, listed + at, group);
+      __syncthreads();
+      base = count > room ? shared.list[kGroups - 1].group + 1 : base + kBlock;
+      listed += min(count, room);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared.walk = {m, base, last_group};
+    for (int k = threadIdx.x; k < (listed * kGroupRows + 31) / 32 * 32; k += kBlock) describe<kSlots>(listed, k);
+    __syncthreads();
+    return listed;
+  }
+
+  template <typename T, int kSlots>
+  __device__ void enter(Source<kSlots> source, int n, int group) {
     auto& to = shared.list[n];
     to.level = source.level;
     to.group = group;
     if (source.level == 0) {
       to.row = in.x_token_stride;
       to.slot = kSlot * in.x_token_stride;
-      to.first = batch * in.x_batch_stride + static_cast<std::int64_t>(group) * (kRows << kPair) * in.x_token_stride;
+      to.first = static_cast<const T*>(in.x) + batch * in.x_batch_stride +
+                 static_cast<std::int64_t>(group) * (kSlots * kSlot) * in.x_token_stride;
     } else {
       const std::int64_t block =
           static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf];
       to.row = in.channels;
       to.slot = static_cast<std::int64_t>(in.channels) * (source.remainder ? 2 * kNodes : kNodes);
-      to.first = (block + source.block(group, 0)) * kNodes * in.channels;
+      to.first = static_cast<const T*>(in.nodes) + (block + source.block(group, 0)) * kNodes * in.channels;
     }
   }
 
-  template <int kPair>
-  __device__ void describe(int n, int k) {
-    constexpr int kGroupRows = kRows << kPair;
-    const Source<kPair> source = this->source<kPair>(n);
-    const int group = shared.list[n].group;
+  template <int kSlots>
+  __device__ void describe(int listed, int k) {
+    constexpr int kGroupRows = kSlots * kSlot;
+    const int n = min(k / kGroupRows, listed - 1), group = shared.list[n].group;
+    const Source<kSlots> source = this->source<kSlots>(n);
     float exponent = minus_infinity(), mass = 1;
-    if (source.level == 0) {
+    if (k >= listed * kGroupRows) {  // fills the last 32 rows up
+    } else if (source.level == 0) {
       const int j = group * kGroupRows + k % kGroupRows;
       if (j < in.tokens) exponent = in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] * kLog2e;
     } else {
@@ -196,23 +229,24 @@ struct Tile {
     }
     shared.exponent[k] = exponent;
     shared.mass[k] = mass;
+    const unsigned live = __ballot_sync(0xffffffffu, exponent != minus_infinity());
+    if (k % 32 == 0) shared.live[k / 32] = live;
   }
 
   // Row first_row of the n-th listed group.
   template <typename T>
   __device__ const T* row(int n, int first_row) const {
     const auto& at = shared.list[n];
-    const T* from = static_cast<const T*>(at.level == 0 ? in.x : in.nodes);
-    return from + at.first + (first_row / kSlot) * at.slot + (first_row % kSlot) * at.row;
+    return static_cast<const T*>(at.first) + (first_row / kSlot) * at.slot + (first_row % kSlot) * at.row;
   }
 
   // Whether, and from where, target t sees rows r .. r + 7 (a slot) of a listed group: rows low .. high - 1 of the slot
   // are its sources, at t = from - offset(level, row).
-  template <int kPair>
-  __device__ void view(const Target& t, Source<kPair> source, int group, int slot, int& low, int& high,
+  template <int kSlots>
+  __device__ void view(const Target& t, Source<kSlots> source, int group, int slot, int& low, int& high,
                        float& from) const {
     if (source.level == 0) {
-      const int j0 = (group << (5 + kPair)) + slot * kSlot;
+      const int j0 = (group * kSlots + slot) * kSlot;
       low = t.begin - j0;
       high = t.end - j0;
       from = static_cast<float>(t.position - j0);

@@ -1,10 +1,12 @@
-// Differentiation of pool1d: the forward saves its three inputs, the backward is the operator _pool1d_backward.
+// Differentiation of pool1d: the forward saves its three inputs (on CUDA also the plan it made, unless it is traced,
+// when there is none), the backward is the operator _pool1d_backward.
 #include "contextpool/ops/pool1d.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "ops/checks.h"
+#include "ops/pool1d.h"
 
 namespace contextpool {
 namespace {
@@ -17,17 +19,24 @@ class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& log_weight,
                             const at::Tensor& sigma, bool causal, std::string_view algorithm) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, log_weight, sigma});
+    at::Tensor y, kept;
+    if (x.is_cuda() && !x.unsafeGetTensorImpl()->is_python_dispatch()) {
+      std::tie(y, kept) = pool1d_keep(x, log_weight, sigma, causal, algorithm);
+    } else {
+      y = pool1d(x, log_weight, sigma, causal, algorithm);
+    }
+    ctx->save_for_backward({x, log_weight, sigma, kept});
     ctx->saved_data["causal"] = causal;
     ctx->saved_data["algorithm"] = std::string(algorithm);
-    return pool1d(x, log_weight, sigma, causal, algorithm);
+    return y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
+    const auto kept = saved[3].defined() ? std::optional(saved[3]) : std::nullopt;
     auto [dx, dlog_weight, dsigma] =
         pool1d_backward(grads[0], saved[0], saved[1], saved[2], ctx->saved_data["causal"].toBool(),
-                        ctx->saved_data["algorithm"].toStringRef());
+                        ctx->saved_data["algorithm"].toStringRef(), kept);
     return {dx, dlog_weight, dsigma, {}, {}};
   }
 };
@@ -37,9 +46,9 @@ class Pool1dBackwardFunction : public torch::autograd::Function<Pool1dBackwardFu
  public:
   static variable_list forward(AutogradContext* /*ctx*/, const at::Tensor& grad, const at::Tensor& x,
                                const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
-                               std::string_view algorithm) {
+                               std::string_view algorithm, const std::optional<at::Tensor>& kept) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [dx, dlog_weight, dsigma] = pool1d_backward(grad, x, log_weight, sigma, causal, algorithm);
+    auto [dx, dlog_weight, dsigma] = pool1d_backward(grad, x, log_weight, sigma, causal, algorithm, kept);
     return {dx, dlog_weight, dsigma};
   }
 
@@ -59,8 +68,9 @@ at::Tensor pool1d_autograd(const at::Tensor& x, const at::Tensor& log_weight, co
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_autograd(const at::Tensor& grad, const at::Tensor& x,
                                                                         const at::Tensor& log_weight,
                                                                         const at::Tensor& sigma, bool causal,
-                                                                        std::string_view algorithm) {
-  auto grads = Pool1dBackwardFunction::apply(grad, x, log_weight, sigma, causal, algorithm);
+                                                                        std::string_view algorithm,
+                                                                        const std::optional<at::Tensor>& kept) {
+  auto grads = Pool1dBackwardFunction::apply(grad, x, log_weight, sigma, causal, algorithm, kept);
   return {grads[0], grads[1], grads[2]};
 }
 

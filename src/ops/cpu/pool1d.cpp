@@ -62,7 +62,8 @@ at::Tensor pool1d_cpu(const at::Tensor& x, const at::Tensor& log_weight, const a
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cpu(const at::Tensor& grad, const at::Tensor& x,
                                                                    const at::Tensor& log_weight,
                                                                    const at::Tensor& sigma, bool causal,
-                                                                   std::string_view algorithm) {
+                                                                   std::string_view algorithm,
+                                                                   const std::optional<at::Tensor>& /*kept*/) {
   check_pool1d_backward(grad, x, log_weight, sigma, algorithm);
   auto dx = at::empty(x.sizes(), x.options());
   auto dlog_weight = at::empty(log_weight.sizes(), log_weight.options());

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string_view>
 #include <tuple>
 
@@ -21,19 +22,37 @@ at::Tensor pool1d_unavailable(const at::Tensor& /*x*/, const at::Tensor& /*log_w
   refuse("contextpool::pool1d");
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_unavailable(const at::Tensor& /*grad*/,
-                                                                           const at::Tensor& /*x*/,
-                                                                           const at::Tensor& /*log_weight*/,
-                                                                           const at::Tensor& /*sigma*/, bool /*causal*/,
-                                                                           std::string_view /*algorithm*/) {
+std::tuple<at::Tensor, at::Tensor> pool1d_keep_unavailable(const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/,
+                                                           const at::Tensor& /*sigma*/, bool /*causal*/,
+                                                           std::string_view /*algorithm*/) {
   refuse("contextpool::pool1d");
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_unavailable(
+    const at::Tensor& /*grad*/, const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
+    bool /*causal*/, std::string_view /*algorithm*/, const std::optional<at::Tensor>& /*kept*/) {
+  refuse("contextpool::pool1d");
+}
+
+at::Tensor pool2d_unavailable(const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
+                              at::IntArrayRef /*stride*/, std::string_view /*algorithm*/) {
+  refuse("contextpool::pool2d");
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pool2d_backward_unavailable(
+    const at::Tensor& /*grad*/, const at::Tensor& /*x*/, const at::Tensor& /*log_weight*/, const at::Tensor& /*sigma*/,
+    at::IntArrayRef /*stride*/, std::string_view /*algorithm*/) {
+  refuse("contextpool::pool2d");
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
   m.impl("pool1d", pool1d_unavailable);
+  m.impl("_pool1d_keep", pool1d_keep_unavailable);
   m.impl("_pool1d_backward", pool1d_backward_unavailable);
+  m.impl("pool2d", pool2d_unavailable);
+  m.impl("_pool2d_backward", pool2d_backward_unavailable);
 }
 
 }  // namespace contextpool

@@ -16,7 +16,8 @@ at::Tensor pool1d_meta(const at::Tensor& x, const at::Tensor& log_weight, const 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_meta(const at::Tensor& grad, const at::Tensor& x,
                                                                     const at::Tensor& log_weight,
                                                                     const at::Tensor& sigma, bool /*causal*/,
-                                                                    std::string_view algorithm) {
+                                                                    std::string_view algorithm,
+                                                                    const std::optional<at::Tensor>& /*kept*/) {
   check_pool1d_backward(grad, x, log_weight, sigma, algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(log_weight.sym_sizes(), log_weight.options()),
           at::empty_symint(sigma.sym_sizes(), sigma.options())};

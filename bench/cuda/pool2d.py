@@ -1,0 +1,182 @@
+"""How fast pool2d is on a GPU beside what a PyTorch user would write, and how much memory it takes.
+
+    python3 bench/cuda/pool2d.py            the maps of vision models; prints markdown
+    python3 bench/cuda/pool2d.py --parts    microseconds of each kernel (PyTorch's profiler)
+
+Both sides run in this process on the same tensors; every time is a median. The other side is the formula written
+densely (weights [B, targets, pixels] by a softmax, times the features), eagerly and under torch.compile. A floor is
+the least that must move (x and y in the forward; x, dy and dx in the backward) at the rate of a copy measured in the
+same run.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import contextpool
+import torch
+from torch import Tensor
+
+Step = Callable[[], object]
+RATIO = 0.05  # of the side: the largest sigma
+# batch, channels, side, stride, dtype, channels last
+CASES = (
+    (8, 64, 56, 1, torch.bfloat16, True),
+    (8, 64, 56, 1, torch.bfloat16, False),
+    (8, 64, 56, 1, torch.float32, False),
+    (8, 64, 56, 2, torch.bfloat16, False),
+    (64, 128, 28, 1, torch.bfloat16, True),
+    (64, 128, 28, 1, torch.bfloat16, False),
+    (64, 128, 28, 1, torch.float32, False),
+    (64, 256, 14, 1, torch.bfloat16, True),
+    (64, 256, 14, 1, torch.bfloat16, False),
+    (64, 256, 14, 1, torch.float32, False),
+    (64, 768, 24, 1, torch.bfloat16, True),
+    (64, 768, 24, 1, torch.bfloat16, False),
+    (64, 768, 24, 1, torch.float32, False),
+)
+
+
+def dense(x: Tensor, log_weight: Tensor, sigma: Tensor, stride: int) -> Tensor:
+    height, width = x.shape[2:]
+    i, j = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
+    d2 = (i[::stride, None] - i).square()[:, None, :, None] + (j[::stride, None] - j).square()[None, :, None, :]
+    d2 = d2.reshape(sigma.shape[1] * sigma.shape[2], height * width).to(sigma.dtype)
+    score = log_weight.flatten(1)[:, None, :] - d2 / (2 * sigma.flatten(1)[..., None].square())
+    y = torch.softmax(score, -1).to(x.dtype) @ x.flatten(2).transpose(1, 2)
+    return y.transpose(1, 2).reshape(*x.shape[:2], *sigma.shape[1:])
+
+
+def pool(x: Tensor, log_weight: Tensor, sigma: Tensor, stride: int) -> Tensor:
+    return contextpool.pool2d(x, log_weight, sigma, (stride, stride))
+
+
+def inputs(batch: int, channels: int, side: int, stride: int, dtype: torch.dtype, last: bool) -> list[Tensor]:
+    g = torch.Generator("cuda").manual_seed(0)
+    targets = -(-side // stride)
+    x = torch.randn(batch, channels, side, side, generator=g, device="cuda").to(dtype)
+    sigma = RATIO * side * torch.rand(batch, targets, targets, generator=g, device="cuda") + 0.05
+    log_weight = torch.randn(batch, side, side, generator=g, device="cuda")
+    return [x.contiguous(memory_format=torch.channels_last) if last else x, log_weight, sigma]
+
+
+def step(f: Callable[..., Tensor], tensors: list[Tensor], stride: int) -> Step:
+    """Forward and backward as one call."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    with torch.no_grad():
+        dy = torch.randn_like(pool(*tensors, stride))
+    return lambda: torch.autograd.grad(f(*leaves, stride), leaves, dy)
+
+
+def median_ms(call: Step, count: int) -> float:
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(count):
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def replay_of(call: Step) -> Step:
+    """The call as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def extra(call: Step, results: int) -> int:
+    """Bytes at the highest, beyond the results."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return torch.cuda.max_memory_allocated() - before - results
+
+
+def copy_rate() -> float:
+    """Bytes a millisecond, read and written."""
+    a = torch.randn(1 << 28, device="cuda")
+    b = torch.empty_like(a)
+    return 2 * a.nbytes / median_ms(lambda: b.copy_(a), 20)
+
+
+def table(count: int) -> None:
+    rate = copy_rate()
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s; milliseconds,")
+    print(f"medians of {count}; sigma uniform up to {RATIO} of the side; `faster`: torch.compile over ours in replay")
+    print("(eager in brackets); difference of the two y in units of max |x|.\n")
+    head = ["map", "dtype", "format", "forward", "replay", "compiled", "fwd+bwd", "replay", "floors", "dense",
+            "compiled", "faster: forward", "fwd+bwd", "memory / x", "dense's", "difference"]  # fmt: skip
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
+    for batch, channels, side, stride, dtype, last in CASES:
+        torch.compiler.reset()
+        compiled = torch.compile(dense, dynamic=False)
+        tensors = inputs(batch, channels, side, stride, dtype, last)
+        with torch.no_grad():
+            y, other = pool(*tensors, stride), compiled(*tensors, stride)
+            difference = (y.float() - other.float()).abs().max() / tensors[0].abs().max()
+            forward = median_ms(lambda: pool(*tensors, stride), count)
+            forward_replay = median_ms(replay_of(lambda: pool(*tensors, stride)), count)
+            forward_compiled = median_ms(lambda: compiled(*tensors, stride), count)
+        ours, theirs = step(pool, tensors, stride), step(compiled, tensors, stride)
+        eager = step(dense, tensors, stride)
+        both, both_replay = median_ms(ours, count), median_ms(replay_of(ours), count)
+        both_dense, both_compiled = median_ms(eager, count), median_ms(theirs, count)
+        results = y.nbytes + sum(t.nbytes for t in tensors)
+        memory = [extra(call, results) / tensors[0].nbytes for call in (ours, theirs)]
+        floor = (2 * y.nbytes + 3 * tensors[0].nbytes) / rate
+        row = [f"{batch} x {channels} x {side}²" + (f" / {stride}" if stride > 1 else ""),
+               str(dtype).removeprefix("torch."), "last" if last else "first",
+               f"{forward:.3f}", f"{forward_replay:.3f}", f"{forward_compiled:.3f}", f"{both:.3f}",
+               f"{both_replay:.3f}", f"{both_replay / floor:.1f}", f"{both_dense:.3f}", f"{both_compiled:.3f}",
+               f"{forward_compiled / forward_replay:.1f} ({forward_compiled / forward:.1f})",
+               f"{both_compiled / both_replay:.1f} ({both_compiled / both:.1f})", f"{memory[0]:.1f}",
+               f"{memory[1]:.1f}", f"{difference:.0e}"]  # fmt: skip
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def parts() -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    for case in CASES:
+        stride = case[3]
+        call = step(pool, inputs(*case), stride)
+        for _ in range(3):
+            call()
+        with profile(activities=[ProfilerActivity.CUDA]) as trace:
+            for _ in range(5):
+                call()
+            torch.cuda.synchronize()
+        print("--", *case)
+        for event in sorted(trace.key_averages(), key=lambda e: -e.device_time_total):
+            if event.device_time_total > 0:
+                print(f"{event.device_time_total / 5:9.1f}  {event.key[:100]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser.add_argument("--parts", action="store_true", help="microseconds of each kernel")
+    args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False  # float32 means float32, on both sides
+    if args.parts:
+        parts()
+    else:
+        table(10 if args.quick else 50)
+
+
+if __name__ == "__main__":
+    main()

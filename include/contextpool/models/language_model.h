@@ -1,0 +1,106 @@
+// The character language model: a pre-norm transformer decoder that predicts each next symbol from those before it.
+//
+//   x_0 = drop(token[t] + position),   x_(l+1) = block_l(x_l),   logits = head(norm(x_L))
+//
+// Embedding and head are separate matrices. Parameters, the same in Python: token.weight, position.weight (learned),
+// blocks.I.{norm1,attention.qkv,attention.out,context_pool.*,depthwise,norm2,feedforward.up,feedforward.down}, norm,
+// head. No bit of a logit depends on a later symbol.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "contextpool/nn/block.h"
+#include "contextpool/nn/positions.h"
+
+namespace contextpool::models {
+
+struct LanguageModelOptions {
+  int64_t vocabulary = 256;
+  int64_t layers = 12;
+  int64_t features = 512;
+  int64_t heads = 8;
+  int64_t feedforward = 2048;
+  double dropout = 0;
+  std::string positions = "rotary";
+  int64_t length = 2048;
+  std::string mixer = "none";
+  std::string placement = "after_attention";
+  int64_t taps = 15;
+  nn::ContextPoolOptions pool{.reference_length = 2048};  // features, causal and layer are set by the model
+};
+
+// Calls f(name, value, help) for every option, value being a reference into `options` (int64_t, double or std::string).
+// The one list behind the JSON below and the command line's flags.
+template <typename Options, typename F>
+void for_each_option(Options& options, F f) {
+  f("vocabulary", options.vocabulary, "symbols: 256 for bytes, 27 for text8");
+  f("layers", options.layers, "transformer blocks");
+  f("features", options.features, "channels of a token");
+  f("heads", options.heads, "attention heads");
+  f("feedforward", options.feedforward, "channels inside the feed-forward branch");
+  f("dropout", options.dropout, "of embeddings, attention weights and branches");
+  f("positions", options.positions, "rotary, learned or sinusoidal");
+  f("length", options.length, "the usual row, and the longest for learned positions");
+  f("mixer", options.mixer, "none, context_pool or depthwise");
+  f("placement", options.placement, "of the mixer: after_attention, after_block or before_attention");
+  f("taps", options.taps, "of the depthwise mixer");
+  f("pool_predictor", options.pool.predictor, "conv, mlp or attention");
+  f("pool_weights", options.pool.weights, "softmax, unnormalized, uniform or nonlocal");
+  f("pool_locality", options.pool.locality, "gaussian, none, fixed_window, adaptive_window or random_sparse");
+  f("pool_size_norm", options.pool.size_norm, "sigmoid or channels");
+  f("pool_ratio", options.pool.ratio, "the largest size as a share of pool_reference_length");
+  f("pool_reference_length", options.pool.reference_length, "n in sigma = r n s");
+  f("pool_initial_sigma", options.pool.initial_sigma, "size at initialisation, in tokens");
+  f("pool_hidden", options.pool.hidden, "channels inside the predictor");
+  f("pool_kernel", options.pool.kernel, "taps of the predictor's convolutions");
+  f("pool_groups", options.pool.groups, "slices of the features with their own weights and sizes");
+  f("pool_window", options.pool.window, "reach of fixed_window, in tokens");
+  f("pool_seed", options.pool.seed, "of random_sparse");
+}
+
+// Every option by name. from_json takes those missing at their default and refuses, with the nearest name, what it does
+// not know. `who` opens its messages: a file's name, or the model's.
+nlohmann::json to_json(const LanguageModelOptions& options);
+LanguageModelOptions from_json(const nlohmann::json& json, const std::string& who = "language model");
+
+// What the blocks remember of the symbols seen so far.
+struct LanguageModelCache {
+  std::vector<nn::BlockCache> blocks;
+  int64_t length = 0;
+};
+
+class LanguageModelImpl : public torch::nn::Module {
+ public:
+  explicit LanguageModelImpl(LanguageModelOptions options);
+
+  // tokens [batch, length] int64, logits [batch, length, vocabulary].
+  torch::Tensor forward(const torch::Tensor& tokens);
+
+  // The next symbols of the rows in the cache (empty at the start): tokens [batch, new], logits [batch, new,
+  // vocabulary] equal to the last of forward over all of them. In eval mode.
+  torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache);
+
+  // Weights N(0, 0.02), biases 0, norms 1 and 0; then ContextPool's sizes as its initial_sigma asks.
+  void reset_parameters();
+
+  const LanguageModelOptions& options() const { return options_; }
+  const std::vector<nn::Block>& blocks() const { return blocks_; }
+
+ private:
+  torch::Tensor embed(const torch::Tensor& tokens, int64_t first);
+
+  LanguageModelOptions options_;
+  torch::nn::Embedding token_{nullptr};
+  nn::Positions position_{nullptr};
+  torch::nn::Dropout dropout_{nullptr};
+  std::vector<nn::Block> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+TORCH_MODULE(LanguageModel);
+
+}  // namespace contextpool::models

@@ -1,0 +1,51 @@
+// How a model knows where a token stands. One interface, three kinds:
+//
+//   rotary      turns each pair (2k, 2k+1) of a head's queries and keys by the angle p * 10000^(-2k / head features),
+//               so that a score depends on the distance of two tokens only; adds nothing to the features
+//   learned     adds row p of a table, the parameter `weight` [length, features]
+//   sinusoidal  adds sin(p f_k) to channel 2k and cos(p f_k) to channel 2k+1, f_k = 10000^(-2k / features)
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+
+namespace contextpool::nn {
+
+struct PositionsOptions {
+  std::string kind = "rotary";  // rotary, learned or sinusoidal
+  int64_t features = 512;
+  int64_t heads = 8;
+  int64_t length = 2048;  // rows of the learned table
+};
+
+// The turns of a run of positions as complex numbers of length 1, [tokens, head features / 2]; undefined where the
+// positions are not rotary.
+using Rotation = torch::Tensor;
+
+class PositionsImpl : public torch::nn::Module {
+ public:
+  explicit PositionsImpl(PositionsOptions options);
+
+  // x [batch, tokens, features], whose first token stands at position `first`: x with what the positions add.
+  torch::Tensor add(const torch::Tensor& x, int64_t first = 0);
+
+  // The turns of positions first .. first + x.size(1) - 1 for queries and keys of x's type and device.
+  Rotation rotation(const torch::Tensor& x, int64_t first = 0);
+
+  const PositionsOptions& options() const { return options_; }
+
+ private:
+  torch::Tensor table(const torch::Tensor& x, int64_t first);
+
+  PositionsOptions options_;
+  torch::Tensor weight_;  // learned
+  torch::Tensor table_;   // the others: computed in float64, kept as x needed it last, grown by doubling
+};
+TORCH_MODULE(Positions);
+
+// x [batch, tokens, ..., head features] turned by `rotation`; x itself where that is undefined. Half types are turned
+// in float32.
+torch::Tensor rotate(const torch::Tensor& x, const Rotation& rotation);
+
+}  // namespace contextpool::nn

@@ -1,0 +1,40 @@
+// The exponential moving average of the weights, e <- d e + (1 - d) p, with d = min(decay, (1 + t) / (10 + t)) at the
+// t-th update, so that the random start is soon forgotten.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "contextpool/io/safetensors.h"
+
+namespace contextpool::train {
+
+class Average {
+ public:
+  // Starts as a copy of the parameters. decay in (0, 1).
+  Average(const io::NamedTensors& parameters, double decay);
+
+  void update(std::int64_t t);
+  const io::NamedTensors& tensors() const { return average_; }
+
+ private:
+  friend class AverageInPlace;
+  io::NamedTensors parameters_, average_;
+  double decay_;
+};
+
+// While it lives, the model computes with the average.
+class AverageInPlace {
+ public:
+  explicit AverageInPlace(Average& average);
+  ~AverageInPlace();
+  AverageInPlace(const AverageInPlace&) = delete;
+  AverageInPlace& operator=(const AverageInPlace&) = delete;
+
+ private:
+  Average& average_;
+  std::vector<torch::Tensor> kept_;
+};
+
+}  // namespace contextpool::train

@@ -1,0 +1,33 @@
+// What a training run tells while it goes, and how it is told to stop.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace contextpool::train {
+
+struct StepReport {
+  std::int64_t step = 0, steps = 0;  // done, of
+  double loss = 0;                   // nats per token; not finite if the step was skipped
+  double lr = 0, gradient_norm = 0;
+  bool skipped = false;
+  std::optional<double> dev_loss = std::nullopt;
+  double seconds = 0;            // of this step
+  double tokens_per_second = 0;  // of the last steps
+  double seconds_left = 0;
+  std::int64_t memory = 0;  // bytes, at most so far
+};
+
+// "step 120/1000  loss 1.2345  1.781 bpc  4.5k tokens/s  812 MB  ETA 1:02"
+std::string progress_line(const StepReport& report);
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_step(const StepReport& report) = 0;
+  virtual void on_message(const std::string& line) = 0;
+  virtual bool wants_stop() = 0;  // asked before every step
+};
+
+}  // namespace contextpool::train

@@ -1,0 +1,21 @@
+"""Modules that predict and pool, and what to build models of. docs/module.md shows how to put them into a model."""
+
+from .attention import Attention, AttentionCache
+from .block import BlockCache, TransformerBlock
+from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
+from .depthwise import Depthwise
+from .positions import Positions, rotate
+
+__all__ = [
+    "Attention",
+    "AttentionCache",
+    "BlockCache",
+    "ContextPool1d",
+    "ContextPool2d",
+    "ContextPoolCache",
+    "Depthwise",
+    "Positions",
+    "TransformerBlock",
+    "Windows",
+    "rotate",
+]

@@ -1,0 +1,135 @@
+"""The options of ContextPool: their words, their checks, and what they mean for the parts of the module."""
+
+import math
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+Predictor = Literal["conv", "mlp", "attention"]
+Weights = Literal["softmax", "unnormalized", "uniform", "nonlocal"]
+Locality = Literal["gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"]
+SizeNorm = Literal["sigmoid", "softmax", "channels"]
+
+WORDS = {
+    "predictor": ("conv", "mlp", "attention"),
+    "weights": ("softmax", "unnormalized", "uniform", "nonlocal"),
+    "locality": ("gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"),
+    "size_norm": ("sigmoid", "softmax", "channels"),
+}
+LARGEST_START = 0.5  # of ratio * length
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ContextPool1d and ContextPool2d have in common."""
+
+    who: str
+    features: int
+    predictor: str
+    weights: str
+    locality: str
+    size_norm: str
+    ratio: float
+    reference_length: int
+    usual_length: int
+    initial_sigma: float
+    hidden: int
+    kernel: int
+    groups: int
+    causal: bool
+    window: float
+    seed: int
+    layer: int
+
+    def __post_init__(self) -> None:
+        for option, words in WORDS.items():
+            check_word(self.who, option, getattr(self, option), words)
+        for option in ("features", "ratio", "usual_length", "initial_sigma", "hidden", "kernel"):
+            self._check(getattr(self, option) > 0, f"{option} must be positive, but is {getattr(self, option)}")
+        for option in ("reference_length", "window"):
+            self._check(getattr(self, option) >= 0, f"{option} must not be negative, but is {getattr(self, option)}")
+        self._check(
+            self.groups > 0 and self.features % self.groups == 0,
+            f"groups must divide the {self.features} features, but is {self.groups}",
+        )
+        self._check_combination()
+
+    def _check(self, good: bool, message: str) -> None:
+        if not good:
+            raise ValueError(f"{self.who}: {message}")
+
+    def _check_combination(self) -> None:
+        self._check(
+            self.causal or self.kernel % 2 == 1,
+            f"kernel must be odd to look as far back as ahead, but is {self.kernel}",
+        )
+        self._check(
+            not self.causal or self.reference_length > 0,
+            "causal needs reference_length: the length of a row is not known before its end, so its own length would "
+            "tell of the future; set it to the usual length of the model's rows",
+        )
+        self._check(
+            not self.causal or self.size_norm != "softmax",
+            'size_norm "softmax" divides by a sum over the whole row, later tokens too, so it cannot be causal; use '
+            '"sigmoid" or "channels"',
+        )
+        if self.pairwise_weights:
+            self._check(
+                self.groups == 1,
+                'weights "nonlocal" compare whole tokens, so they cannot differ by group; set groups to 1',
+            )
+            self._check(
+                self.predictor != "mlp",
+                'weights "nonlocal" are another name of predictor "attention", so predictor cannot be "mlp"; leave it '
+                'at "conv"',
+            )
+            self._check(
+                self.weights in ("softmax", "nonlocal"),
+                'predictor "attention" gives the weights "nonlocal", so weights cannot be '
+                f'"{self.weights}"; leave it at "softmax"',
+            )
+        weights = "nonlocal" if self.pairwise_weights else self.weights
+        self._check(
+            self.size_norm != "channels" or self.predicts_weights,
+            f'size_norm "channels" is a softmax over a token\'s weight and size, but weights "{weights}" are not '
+            'predicted for a token; use "sigmoid"',
+        )
+
+    @property
+    def pairwise_weights(self) -> bool:
+        """Weights "nonlocal" and predictor "attention" are two names of one thing."""
+        return self.predictor == "attention" or self.weights == "nonlocal"
+
+    @property
+    def predicts_weights(self) -> bool:
+        return not self.pairwise_weights and self.weights != "uniform"
+
+    @property
+    def predicts_sizes(self) -> bool:
+        return self.locality in ("gaussian", "adaptive_window")
+
+    @property
+    def channels(self) -> int:
+        """How many channels the predictor gives: the weights of the groups, then their sizes."""
+        return self.groups * (self.predicts_weights + self.predicts_sizes)
+
+    @property
+    def size_bias(self) -> float:
+        """The bias of the size channel with which initial_sigma holds."""
+        if self.size_norm == "softmax":
+            return 0.0
+        share = min(self.initial_sigma / (self.ratio * (self.reference_length or self.usual_length)), LARGEST_START)
+        return math.log(share / (1 - share))
+
+    def __str__(self) -> str:
+        hidden = ("who", "usual_length", "window", "seed", "layer")
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if name not in hidden)
+
+
+def check_word(who: str, option: str, word: str, known: tuple[str, ...]) -> None:
+    if word in known:
+        return
+    near = get_close_matches(str(word), known, n=1, cutoff=0)
+    raise ValueError(
+        f'{who}: {option} is "{word}", expected one of {", ".join(known)}; did you mean "{near[0]}"?'
+    )

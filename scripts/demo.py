@@ -1,0 +1,82 @@
+"""`make demo`: three small language models on the same text, without and with pooling, and what they cost.
+
+Trains a plain transformer, the control (a depthwise convolution in ContextPool's place) and ContextPool on the source of
+Python's standard library, scores each on held-out text, lets the last one write, and prints one table.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = [("tiny", "plain"), ("dw-tiny", "depthwise control"), ("cp-tiny", "ContextPool")]
+# Threads that wait do not spin: on a machine that is busy otherwise, spinning makes small steps many times slower.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", **os.environ}
+WINDOWS = ["--window", "128", "--step", "64", "--batch", "16", "--tokens", "50000"]
+
+
+def folder_for(parent: Path) -> Path:
+    """The next free number: a run folder is never used twice."""
+    taken = [int(p.name) for p in parent.glob("*") if p.name.isdigit()]
+    folder = parent / str(max(taken, default=0) + 1)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def call(*command: object, capture: bool = False) -> str:
+    output = subprocess.PIPE if capture else None
+    return subprocess.run([str(x) for x in command], check=True, env=ENVIRONMENT, stdout=output, text=True).stdout
+
+
+def parameters(program: Path, model: str) -> str:
+    (row,) = [row for row in call(program, "models", capture=True).splitlines() if row.split()[0] == model]
+    return row.split()[1]
+
+
+def train_and_score(program: Path, model: str, text: Path, run: Path) -> dict:
+    call(program, "train", "--preset", "demo", "--model", model, "--data", text, "--run", run)
+    score = call(program, "eval", "--run", run, *WINDOWS, "--json", capture=True)
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    tokens = log[0]["tokens"]
+    return {
+        "bpc": json.loads(score)["bpc"],
+        "rate": tokens / statistics.median(line["time"]["seconds"] for line in log),
+        "memory": max(line["time"]["memory"] for line in log) / 1e6,
+    }
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--program", type=Path, default=ROOT / "build/bin/contextpool")
+    options.add_argument("--out", type=Path, default=ROOT / "build/demo")
+    arguments = options.parse_args()
+    start, out, program = time.monotonic(), folder_for(arguments.out), arguments.program
+    text = out / "text"
+    call(sys.executable, ROOT / "scripts/demo_text.py", text)
+
+    rows = []
+    for model, what in MODELS:
+        print(f"\n{what}: training {model}", flush=True)
+        rows.append((what, parameters(program, model), train_and_score(program, model, text, out / model)))
+
+    print(f"\nText written by {MODELS[-1][0]}:\n", flush=True)
+    prompt = ["--prompt", "def ", "--tokens", "300", "--temperature", "0.7"]
+    call(program, "generate", "--run", out / MODELS[-1][0], *prompt)
+
+    print(f"\n{'model':<18} {'parameters':>10} {'bpc':>7} {'tokens/s':>9} {'memory':>8}")
+    for what, size, r in rows:
+        print(f"{what:<18} {size:>10} {r['bpc']:>7.3f} {r['rate']:>9.0f} {r['memory']:>5.0f} MB")
+    print("\nbpc: bits per character on held-out text, lower is better. One run each, so small differences mean little;")
+    print("tokens/s and memory are of training.")
+    print(f"{time.monotonic() - start:.0f} s. Everything is in {out}: the text, and for each model a run folder with")
+    print("config.toml, log.jsonl, checkpoints/ and TensorBoard's events.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+// Parsing, as every subcommand does it.
+#include <iostream>
+
+#include "cli/cli.h"
+#include "contextpool/eval/model_file.h"
+#include "nn/names.h"
+
+namespace contextpool::cli {
+
+std::vector<std::string> flag_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back(name);
+  }
+  return names;
+}
+
+bool parse(CLI::App& app, const Arguments& arguments) {
+  app.allow_extras();  // so that they can be answered with the nearest name
+  try {
+    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return false;
+  } catch (const CLI::ParseError& e) {
+    throw Wrong(e.what());
+  }
+  if (app.remaining().empty()) return true;
+  const auto extra = app.remaining().front();
+  if (extra.rfind("--", 0) != 0) throw Wrong("unexpected argument \"" + extra + "\"; --help lists the options");
+  const auto name = extra.substr(2, extra.find('=') - 2);
+  throw Wrong("unknown option --" + name + "; did you mean --" + nn::nearest(name, flag_names(app)) + "?");
+}
+
+void ModelFlags::add_to(CLI::App& app) {
+  app.option_defaults()
+      ->always_capture_default()
+      ->take_last();  // --help shows defaults; a flag given twice counts once
+  app.add_option("--run", run, "folder of a training run; its newest whole checkpoint is taken");
+  app.add_option("--checkpoint", checkpoint, "a model's safetensors file, instead of --run");
+  app.add_option("--which", which, "checkpoint of the run: newest or best");
+  app.add_option("--device", device, "auto, cpu, cuda or cuda:N");
+}
+
+std::string ModelFlags::file() const {
+  if (run.empty() == checkpoint.empty()) throw Wrong("one of --run DIR and --checkpoint FILE is needed");
+  if (run.empty()) return checkpoint;
+  const auto found = contextpool::eval::model_of_run(run, which);
+  if (!found.note.empty()) std::cerr << "contextpool: skipped a broken checkpoint: " << found.note << "\n";
+  std::cerr << "contextpool: using " << found.file.string() << "\n";
+  return found.file.string();
+}
+
+}  // namespace contextpool::cli

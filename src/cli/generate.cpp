@@ -1,0 +1,39 @@
+// contextpool generate: text from a model, as it is drawn.
+#include "contextpool/models/generate.h"
+
+#include <iostream>
+
+#include "cli/cli.h"
+#include "contextpool/data/text.h"
+#include "contextpool/eval/device.h"
+#include "contextpool/eval/model_file.h"
+
+namespace contextpool::cli {
+
+int generate(const Arguments& arguments) {
+  ModelFlags flags;
+  std::string prompt = " ";
+  contextpool::models::GenerateOptions options;
+  CLI::App app("Writes text with a trained model.", "contextpool generate");
+  flags.add_to(app);
+  app.add_option("--prompt", prompt, "text to go on from; a space by default");
+  app.add_option("--tokens", options.tokens, "how many to draw");
+  app.add_option("--temperature", options.temperature, "0: always the likeliest");
+  app.add_option("--top-k", options.top_k, "draw from the likeliest k only; 0: from all");
+  app.add_option("--seed", options.seed, "the same seed gives the same text");
+  if (!parse(app, arguments)) return 0;
+
+  auto model = contextpool::eval::load_model(flags.file(), contextpool::eval::device_named(flags.device));
+  const data::Alphabet alphabet(model->options().vocabulary);
+  const auto symbols = alphabet.encode(prompt, "the prompt");
+  const auto* first = symbols.const_data_ptr<std::int64_t>();
+  std::cout << prompt << std::flush;
+  contextpool::models::generate(model, {first, first + symbols.numel()}, options, [&](std::int64_t symbol) {
+    std::cout << alphabet.decode(torch::tensor(symbol)) << std::flush;
+    return static_cast<bool>(std::cout);
+  });
+  std::cout << std::endl;
+  return 0;
+}
+
+}  // namespace contextpool::cli

@@ -1,0 +1,194 @@
+// contextpool train: flags, presets and config file into TrainOptions, then the loop.
+#include <contextpool/models/registry.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "cli/config.h"
+#include "cli/console.h"
+#include "contextpool/data/text.h"
+#include "contextpool/train/trainer.h"
+
+namespace contextpool::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using contextpool::models::LanguageModelOptions;
+
+struct TrainFlags {
+  train::TrainOptions options;
+  std::string run, config, preset, model = "cp-tiny";
+  bool resume = false, print_config = false;
+  std::vector<std::int64_t> length = {256}, batch = {16}, steps = {1000}, warmup = {0};
+  std::vector<double> lr = {3e-4};
+  std::int64_t print_every = 100;
+  int threads = 0;
+  LanguageModelOptions model_values;  // of the flags below that were given
+  std::map<std::string, CLI::Option*> model_flags;
+};
+
+// --context is the model's `length`; a stage's is --length. The vocabulary follows from the layout.
+std::string flag_of(const std::string& option) {
+  auto flag = option == "length" ? std::string("context") : option;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+void add_run_flags(CLI::App& app, TrainFlags& f) {
+  // --help and the config show defaults; of a flag given twice the last counts.
+  app.option_defaults()->always_capture_default()->take_last();
+  const auto here = [&](CLI::Option* option) { option->group("Run")->configurable(false); };
+  here(app.add_option("--run", f.run, "folder to write; must not exist unless --resume is given"));
+  here(app.add_flag("--resume", f.resume, "go on with the run from its newest whole checkpoint"));
+  here(app.add_option("--preset", f.preset, "a recipe of configs/: " + CLI::detail::join(preset_names(), ", ")));
+  here(app.add_option("--config", f.config, "file of `flag = value` lines (TOML)"));
+  here(app.add_flag("--print-config", f.print_config, "print the effective config and do nothing"));
+}
+
+void add_recipe_flags(CLI::App& app, TrainFlags& f) {
+  auto& o = f.options;
+  const auto list = [&](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->delimiter(',')->group("Stages (one value, or one for each stage)");
+  };
+  list("--length", f.length, "tokens of a row");
+  list("--batch", f.batch, "rows of a step");
+  list("--steps", f.steps, "steps of the stage");
+  list("--lr", f.lr, "learning rate");
+  list("--warmup", f.warmup, "steps over which the learning rate rises");
+
+  const auto recipe = [&](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->group("Recipe");
+  };
+  recipe("--schedule", o.schedule, "constant, cosine, inverse_sqrt or staged");
+  recipe("--final-lr", o.final_share, "where cosine ends, as a share of lr");
+  recipe("--beta1", o.adamw.beta1, "AdamW");
+  recipe("--beta2", o.adamw.beta2, "AdamW");
+  recipe("--eps", o.adamw.eps, "AdamW");
+  recipe("--weight-decay", o.adamw.weight_decay, "AdamW; of parameters with two or more dimensions");
+  recipe("--clip", o.clip, "largest 2-norm of the gradient; 0: any");
+  recipe("--accumulate", o.accumulate, "micro-batches a step");
+  recipe("--ema", o.ema, "decay of an average of the weights, which eval then uses; 0: none");
+  recipe("--seed", o.seed, "of initial weights, data order and dropout");
+  app.add_flag("--bfloat16", o.bfloat16, "matrix products in bfloat16")->group("Recipe")->default_str("false");
+}
+
+void add_other_flags(CLI::App& app, TrainFlags& f) {
+  auto& o = f.options;
+  const auto other = [&](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->group("Running");
+  };
+  other("--device", o.device, "auto, cpu, cuda or cuda:N");
+  other("--threads", f.threads, "of the CPU; 0: as many as PyTorch chooses");
+  other("--checkpoint-every", o.checkpoint_every, "steps; the dev text is scored before each checkpoint");
+  other("--keep", o.keep, "last checkpoints to keep, beside the best");
+  other("--eval-tokens", o.eval_tokens, "of the dev text to score; 0: none");
+  other("--eval-batch", o.eval_batch, "windows at once when scoring");
+  other("--give-up", o.give_up, "stop after so many steps in a row without finite loss and gradient");
+  other("--print-every", f.print_every, "steps between the lines that stay on screen");
+}
+
+void add_model_flags(CLI::App& app, TrainFlags& f) {
+  app.add_option("--model", f.model, "name; `contextpool models` lists them")->group("Model and text");
+  app.add_option("--data", f.options.data, "text file")->group("Model and text");
+  app.add_option("--layout", f.options.layout, "of the file: bytes, letters, enwik8 or text8")->group("Model and text");
+  app.option_defaults()->always_capture_default(false);  // the named model says
+  contextpool::models::for_each_option(f.model_values, [&](const std::string& name, auto& value, const char* help) {
+    if (name == "vocabulary") return;
+    f.model_flags[name] =
+        app.add_option("--" + flag_of(name), value, help)->group("Model options (else as the named model has them)");
+  });
+}
+
+LanguageModelOptions model_of(const TrainFlags& f) {
+  auto options = contextpool::models::find_language_model(f.model).options;
+  contextpool::models::for_each_option(options, [&](const std::string& name, auto& value, const char*) {
+    if (name == "vocabulary") return;
+    if (f.model_flags.at(name)->count() > 0)
+      value = f.model_flags.at(name)->template as<std::decay_t<decltype(value)>>();
+  });
+  options.vocabulary = data::vocabulary_of(f.options.layout);
+  return options;
+}
+
+std::vector<train::Stage> stages_of(const TrainFlags& f) {
+  const auto count = std::max({f.length.size(), f.batch.size(), f.steps.size(), f.lr.size(), f.warmup.size()});
+  const auto pick = [count](const char* name, const auto& values, std::size_t i) {
+    if (values.size() != 1 && values.size() != count) {
+      throw Wrong(std::string("--") + name + " has " + std::to_string(values.size()) + " values for " +
+                  std::to_string(count) + " stages; expected 1 or " + std::to_string(count));
+    }
+    return values.size() == 1 ? values[0] : values[i];
+  };
+  std::vector<train::Stage> stages;
+  for (std::size_t i = 0; i < count; ++i) {
+    stages.push_back({pick("length", f.length, i), pick("batch", f.batch, i), pick("steps", f.steps, i),
+                      pick("lr", f.lr, i), pick("warmup", f.warmup, i)});
+  }
+  return stages;
+}
+
+// What a run is; changing it would make another run of it.
+void check_same_run(const CLI::App& app, const ConfigFile& before, const TrainFlags& f) {
+  std::vector<std::string> fixed = {"model", "data", "layout", "seed", "ema"};
+  for (const auto& [name, option] : f.model_flags) fixed.push_back(flag_of(name));
+  for (const auto& name : fixed) {
+    const auto now = config_words(app, name);
+    const auto found = before.values.find(name);
+    const auto was = found == before.values.end() ? std::vector<std::string>{} : found->second;
+    if (now != was) {
+      throw Wrong(before.name + ": the run has --" + name + " " + CLI::detail::join(was, ",") + ", not " +
+                  CLI::detail::join(now, ",") + "; a resumed run keeps it");
+    }
+  }
+}
+
+std::vector<ConfigFile> config_files(const TrainFlags& f) {
+  std::vector<ConfigFile> files;
+  if (f.resume) {
+    if (f.run.empty()) throw Wrong("--resume needs the run's folder: --run DIR");
+    if (!f.preset.empty() || !f.config.empty())
+      throw Wrong("--resume goes on with the run's own config.toml; leave --preset and --config out");
+    files.push_back(read_config((fs::path(f.run) / "config.toml").string()));
+  }
+  if (!f.preset.empty()) files.push_back(preset(f.preset));
+  if (!f.config.empty()) files.push_back(read_config(f.config));
+  return files;
+}
+
+}  // namespace
+
+int train(const Arguments& arguments) {
+  TrainFlags f;
+  CLI::App app("Trains a language model on the bytes of a text.", "contextpool train");
+  add_run_flags(app, f);
+  add_recipe_flags(app, f);
+  add_other_flags(app, f);
+  add_model_flags(app, f);
+  if (!parse(app, arguments)) return 0;
+  const auto files = config_files(f);
+  parse_with(app, files, arguments);
+  if (!f.options.data.empty()) set_word(app, "data", fs::absolute(f.options.data).lexically_normal().string());
+  f.options.stages = stages_of(f);
+  f.options.model = model_of(f);
+  train::validate(f.options);
+  const auto config = config_text(app);
+  if (f.print_config) {
+    std::cout << config;
+    return 0;
+  }
+  if (f.options.data.empty()) throw Wrong("--data FILE is needed: the text to train on");
+  if (f.run.empty()) throw Wrong("--run DIR is needed: the folder to write");
+  if (f.resume) check_same_run(app, files.front(), f);
+  if (f.threads > 0) at::set_num_threads(f.threads);
+
+  Console console(f.print_every);
+  catch_signals();
+  train::Trainer trainer(f.options, {f.run, f.resume, config}, console);
+  const auto cost = contextpool::models::cost(f.options.model, f.options.stages.front().length);
+  console.on_message(f.model + ", " + std::to_string(cost.parameters) + " parameters; writing to " + f.run);
+  if (trainer.run() == train::Outcome::finished) return 0;
+  console.on_message("stopped at step " + std::to_string(trainer.step()) + " and saved; --resume goes on");
+  return kSignalled + caught_signal();
+}
+
+}  // namespace contextpool::cli

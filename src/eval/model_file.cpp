@@ -1,0 +1,93 @@
+#include "contextpool/eval/model_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "contextpool/io/checkpoint.h"
+#include "nn/names.h"
+
+namespace contextpool::eval {
+namespace {
+
+constexpr const char* kModelKey = "contextpool.model";
+
+// Parameters that a model of these options has at least: its large matrices.
+double least_parameters(const models::LanguageModelOptions& o) {
+  const auto size = [](std::int64_t n) { return static_cast<double>(n); };
+  const auto features = size(o.features);
+  auto layer = features * (4 * features + 2 * size(o.feedforward));
+  if (o.mixer == "depthwise") layer += features * size(o.taps);
+  if (o.mixer == "context_pool" && o.pool.predictor == "conv")
+    layer += features * size(o.pool.hidden) * size(o.pool.kernel);
+  if (o.mixer == "context_pool" && o.pool.predictor == "mlp") layer += features * size(o.pool.hidden);
+  const auto learned = o.positions == "learned" ? size(o.length) : 0;
+  return size(o.layers) * layer + (2 * size(o.vocabulary) + learned) * features;
+}
+
+// A file may ask for a model that no memory could hold: that is found out before it is built.
+void check_size(const models::LanguageModelOptions& options, const io::SafetensorsFile& file, const std::string& name) {
+  double elements = 0;
+  for (const auto& entry : file.entries()) {
+    elements += static_cast<double>(entry.end - entry.begin) / static_cast<double>(io::dtype_size(entry.dtype));
+  }
+  TORCH_CHECK_VALUE(least_parameters(options) <= elements, name,
+                    ": not a checkpoint of this model: the model of its metadata ", "has at least ",
+                    least_parameters(options), " parameters, the file ", elements);
+}
+
+models::LanguageModel build(const models::LanguageModelOptions& options, const std::string& file) {
+  try {
+    return models::LanguageModel(options);
+  } catch (const c10::Error& e) {
+    TORCH_CHECK_VALUE(false, file, ": its model cannot be built: ", e.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+io::Metadata model_metadata(const models::LanguageModelOptions& options) {
+  return {{"format", "pt"}, {kModelKey, models::to_json(options).dump()}};
+}
+
+models::LanguageModelOptions model_options(const io::Metadata& metadata, const std::filesystem::path& file) {
+  const auto found = metadata.find(kModelKey);
+  TORCH_CHECK_VALUE(found != metadata.end(), file.string(), ": its metadata has no \"", kModelKey,
+                    "\": not a model of contextpool");
+  const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  TORCH_CHECK_VALUE(json.is_object(), file.string(), ": the metadata \"", kModelKey, "\" is not a JSON object");
+  return models::from_json(json, file.string());
+}
+
+models::LanguageModel load_model(const std::filesystem::path& file, torch::Device device) {
+  const io::SafetensorsFile opened(file);
+  const auto options = model_options(opened.metadata(), file);
+  check_size(options, opened, file.string());
+  auto model = build(options, file.string());
+  io::load_into(io::named_tensors(*model), opened.tensors(), file.string());
+  model->to(device);
+  model->eval();
+  return model;
+}
+
+RunModel model_of_run(const std::filesystem::path& run, const std::string& which) {
+  nn::check_word("contextpool", "which", which, {"newest", "best"});
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(run), run.string(), ": is no run folder");
+  RunModel result;
+  std::filesystem::path folder;
+  if (which == "best") {
+    const auto best = io::best_checkpoint(run);
+    TORCH_CHECK_VALUE(best, run.string(), ": no checkpoint is marked as the best; evaluate the newest");
+    folder = io::checkpoint_folder(run, best->step);
+    io::load_checkpoint(folder);  // an error unless it is whole
+  } else {
+    const auto newest = io::newest_whole(run);
+    for (const auto& skipped : newest.skipped) result.note += (result.note.empty() ? "" : "; ") + skipped.why;
+    TORCH_CHECK_VALUE(newest.checkpoint, run.string(), ": has no whole checkpoint",
+                      result.note.empty() ? "" : " (" + result.note + ")");
+    folder = newest.checkpoint->folder;
+  }
+  const auto average = folder / "ema.safetensors";
+  result.file = std::filesystem::exists(average) ? average : folder / "model.safetensors";
+  return result;
+}
+
+}  // namespace contextpool::eval

@@ -1,0 +1,227 @@
+// y_i = sum_r a_ir X_r / sum_r a_ir m_r for half types: 64 targets and 256 channels a thread block. Weights are made
+// on the fly, rounded to the storage type (the denominator sums the rounded ones), while the product before runs.
+#include "kernels/cuda/forward.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matrix.cuh"
+
+namespace contextpool::cuda {
+namespace {
+
+template <typename T>
+struct WideShared {
+  unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
+  unsigned char weights[2][Wide<T>::kWeightBytes];
+  float partial[2][kTile];
+  TileShared tile;
+};
+
+enum class Kind { tokens, nodes, remainder };
+
+// The weights of target threadIdx.x % 64 for the 16 rows of the n-th listed pair of slots.
+template <typename T, Kind kKind>
+__device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights,
+                         float& sum) {
+  constexpr bool kTokens = kKind == Kind::tokens;
+  const auto& entry = tile.shared.list[n];
+  const int half = static_cast<int>(threadIdx.x) / kTile, level = entry.level;
+  // Units are tokens or blocks; slots are `stride` units apart.
+  const int stride = kTokens ? kSlot : kKind == Kind::remainder ? 2 : 1;
+  const int unit = entry.group * 2 * stride;
+  const int at = unit - target.begin, ends = (target.position + 1) >> level;
+  const auto count = static_cast<unsigned>(target.end - target.begin);
+  const float radius = 0.5f * static_cast<float>(1 << level), step = 2 * radius * static_cast<float>(stride);
+  const float distance = static_cast<float>(target.position - (unit << level)) - (kTokens ? 0.f : radius - 0.5f);
+  const float base = target.scale * distance, scaled = target.scale * (kTokens ? 1.f : radius);
+  const float* exponent = tile.shared.exponent + n * 2 * kSlot;
+  const float* mass = tile.shared.mass + n * 2 * kSlot;
+#pragma unroll
+  for (int slot = 0; slot < 2; ++slot) {
+    const float start = fmaf(-target.scale, static_cast<float>(slot) * step, base);
+    bool use = static_cast<unsigned>(at + slot * stride) < count;
+    if (kKind == Kind::remainder) use = target.index >= 0 && (ends & 1) != 0 && ends - 1 == unit + slot * stride;
+    __align__(16) Pair<T> weight[kSlot / 2];
+#pragma unroll
+    for (int r = 0; r < kSlot; r += 4) {
+      const float4 e = *reinterpret_cast<const float4*>(exponent + slot * kSlot + r);
+      const float4 m = *reinterpret_cast<const float4*>(mass + slot * kSlot + r);
+      const float exponents[4] = {e.x, e.y, e.z, e.w}, masses[4] = {m.x, m.y, m.z, m.w};
+      float w[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + k) : kCheb[r + k], start);
+        w[k] = power_of_two(fmaf(-d, d, exponents[k] - target.exponent));
+        const bool used = kTokens ? static_cast<unsigned>(at + slot * stride + r + k) < count : use;
+        w[k] = used ? w[k] : 0.f;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; k += 2) {
+        const auto pair = Pair<T>::of(w[k], w[k + 1]);
+        sum += kTokens ? pair.first() + pair.second() : pair.first() * masses[k] + pair.second() * masses[k + 1];
+        weight[(r + k) / 2] = pair;
+      }
+    }
+    *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) =
+        *reinterpret_cast<const uint4*>(weight);
+  }
+}
+
+// Of the n-th stage: a pair for each half of the threads.
+template <typename T, bool kCausal>
+__device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights, float& sum) {
+  const Target target = tile.shared.targets[threadIdx.x % kTile];
+  const int half = static_cast<int>(threadIdx.x) / kTile, n = stage * 2 + half;
+  if (n >= count) {
+    for (int slot = 0; slot < 2; ++slot) {
+      *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) = make_uint4(0, 0, 0, 0);
+    }
+    return;
+  }
+  const int level = tile.shared.list[n].level;
+  if (level == 0) {
+    weigh_as<T, Kind::tokens>(tile, target, n, weights, sum);
+  } else if (!kCausal || level == tile.level) {
+    weigh_as<T, Kind::nodes>(tile, target, n, weights, sum);
+  } else if constexpr (kCausal) {
+    weigh_as<T, Kind::remainder>(tile, target, n, weights, sum);
+  }
+}
+
+// The product of the weights and rows of all sources; shared.partial: the weights' sums, in two parts.
+template <typename T, bool kCausal>
+__device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, Wide<T>& product) {
+  const Problem& in = tile.in;
+  float sum = 0;
+  bool add = careful;
+  if (careful) product.clear();
+  tile.rewind<2>();
+#pragma unroll 1
+  for (int count; (count = tile.next_groups<T, 2>()) > 0;) {
+    using Load = PanelLoader<T, kRows, 4>;
+    static_assert(Load::kStep == kSlot / 2);
+    const int stages = (count + 1) / 2;
+    const auto fetch = [&](int n, int stage) {
+      if (n < stages) {
+        const auto& low = tile.shared.list[2 * n];
+        const auto& high = tile.shared.list[min(2 * n + 1, count - 1)];
+        const int d = column + Load::piece() * 8;
+        const T* first[2] = {static_cast<const T*>(low.first) + Load::first_row() * low.row + d,
+                             static_cast<const T*>(high.first) + Load::first_row() * high.row + d};
+        const std::int64_t half[2] = {low.row * (kSlot / 2), high.row * (kSlot / 2)};
+        const std::int64_t slot[2] = {low.slot, high.slot};
+        const unsigned live = tile.shared.live[n] >> Load::first_row();
+        Load::load(
+            shared.rows[stage], d < in.channels,
+            [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; },
+            [&](int k) { return (live >> k * Load::kStep & 1) != 0; });
+      }
+      copy_commit();
+    };
+    int stage = 0, next = kStages - 1;
+#pragma unroll
+    for (int k = 0; k + 1 < kStages; ++k) fetch(k, k);
+    weigh<T, kCausal>(tile, 0, count, shared.weights[0], sum);
+#pragma unroll 1
+    for (int n = 0; n < stages; ++n) {
+      copy_wait<kStages - 2>();
+      publish();
+      __syncthreads();
+      if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
+      product.start(shared.weights[n & 1], shared.rows[stage], add);
+      add = true;
+      fetch(n + kStages - 1, next);
+      if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
+      products_wait();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
+    }
+    copy_wait<0>();
+  }
+  if (!add) product.clear();
+  shared.partial[threadIdx.x / kTile][threadIdx.x % kTile] = sum;
+  __syncthreads();  // and all rows have been used
+}
+
+// kCausal: and there is a tree.
+template <typename T, bool kCausal>
+__global__ void __launch_bounds__(kWarpgroup, 3)
+    matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
+  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
+                        static_cast<int>(blockIdx.x) / in.batch, 0};
+  if (!tile.load(part)) return;
+  const int column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns;
+  Wide<T> product;
+  bool careful = false;
+#pragma unroll 1
+  while (true) {
+    accumulate<T, kCausal>(tile, shared, column, careful, product);
+    if (__syncthreads_or(!product.finite()) == 0 || careful) break;
+    careful = true;
+  }
+
+  unsigned char* rows = shared.rows[0];
+  static_assert(Staged<T>::kBytes <= sizeof(shared.rows));
+  const auto row_of_y = [&](int k) -> T* {
+    const int m = shared.tile.targets[warp_id() * 16 + k].index;
+    return m < 0 ? nullptr : y + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels + column;
+  };
+  float total[2];
+#pragma unroll
+  for (int t = 0; t < 2; ++t) total[t] = shared.partial[0][matrix_row(t)] + shared.partial[1][matrix_row(t)];
+  if (kCausal && part == Part::far && tile.level != 0) {
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+      const T* from = row_of_y(k);
+      copy16(Staged<T>::at(rows, warp_id() * 16 + k, lane_id() * 8), from + lane_id() * 8,
+             from != nullptr && column + lane_id() * 8 < in.channels);
+    }
+    copy_commit();
+    float near[2] = {};
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const int m = shared.tile.targets[matrix_row(t)].index;
+      if (m >= 0) near[t] = near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + m];
+      total[t] += near[t];
+    }
+    copy_wait<0>();
+    __syncwarp();
+    product.each([&](int c, int t, float& v0, float& v1) {
+      const auto value = *reinterpret_cast<const Pair<T>*>(Staged<T>::at(rows, matrix_row(t), c));
+      if (near[t] != 0) {
+        v0 += near[t] * value.first();
+        v1 += near[t] * value.second();
+      }
+    });
+    __syncwarp();
+  }
+  if (kCausal && part == Part::near && column == 0 && lane_id() % 4 == 0) {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      const int m = shared.tile.targets[matrix_row(t)].index;
+      if (m >= 0) near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + m] = total[t];
+    }
+  }
+  const float scale[2] = {total[0] == 0 ? 0.f : 1.f / total[0], total[1] == 0 ? 0.f : 1.f / total[1]};
+  product.each([&](int c, int t, float& v0, float& v1) {
+    *reinterpret_cast<Pair<T>*>(Staged<T>::at(rows, matrix_row(t), c)) = Pair<T>::of(v0 * scale[t], v1 * scale[t]);
+  });
+  write_rows<T>(rows, min(Wide<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
+}
+
+}  // namespace
+
+template <typename T>
+cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
+  const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
+  constexpr int kBytes = sizeof(WideShared<T>);
+  const dim3 grid(tiles * in.batch, (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns);
+  return part == Part::all
+             ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass)
+             : launch<matrix_forward_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass);
+}
+
+template cudaError_t forward_tiles(const Problem&, Part, __nv_bfloat16*, float*, cudaStream_t);
+template cudaError_t forward_tiles(const Problem&, Part, __half*, float*, cudaStream_t);
+
+}  // namespace contextpool::cuda

@@ -1,0 +1,202 @@
+// c_i and dsigma_i for half types: 64 targets a thread block, scores S = dy X^T on the matrix units for 64 source rows
+// at a time, then sums of scalars.
+#include "kernels/cuda/backward.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matrix.cuh"
+
+namespace contextpool::cuda {
+namespace {
+
+constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
+
+template <typename T>
+struct SquareShared {
+  unsigned char rows[kSquareStages][Square<T>::kBytes];  // panels of 64 source rows
+  unsigned char dy[kSquareStages][Square<T>::kBytes];    // and of 64 targets
+  float total[kSums][kTile];
+  int alive[kTile];  // whether dy is not all 0
+  TileShared tile;
+};
+
+// Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
+template <bool kTokens>
+__device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb)[2], const float* scores,
+                         float (&sums)[kSums][2]) {
+  const auto& entry = tile.shared.list[n];
+  const int level = entry.level, q = lane_id() % 4 * 2;
+  const bool remainder = !kTokens && level < tile.level;
+  const int stride = kTokens ? kSlot : remainder ? 2 : 1;
+  const int unit = entry.group * 2 * stride;
+  const float radius = 0.5f * static_cast<float>(1 << level), step = 2 * radius * static_cast<float>(stride);
+  const float offset[2] = {kTokens ? static_cast<float>(q) : radius - 0.5f + radius * cheb[0],
+                           kTokens ? static_cast<float>(q + 1) : radius - 0.5f + radius * cheb[1]};
+  const float* exponent = tile.shared.exponent + n * 2 * kSlot + q;
+  const float* mass = tile.shared.mass + n * 2 * kSlot + q;
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    const Target target = tile.shared.targets[matrix_row(t)];
+    const int at = unit - target.begin, ends = (target.position + 1) >> level;
+    const auto count = static_cast<unsigned>(target.end - target.begin);
+    const float base = target.scale * static_cast<float>(target.position - (unit << level));
+    const bool odd = target.index >= 0 && (ends & 1) != 0;
+#pragma unroll
+    for (int slot = 0; slot < 2; ++slot) {
+      const float2 e2 = *reinterpret_cast<const float2*>(exponent + slot * kSlot);
+      const float2 m2 = *reinterpret_cast<const float2*>(mass + slot * kSlot);
+      const float e[2] = {e2.x, e2.y}, m[2] = {m2.x, m2.y};
+      const bool whole =
+          remainder ? odd && ends - 1 == unit + slot * stride : static_cast<unsigned>(at + slot * stride) < count;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const bool use = kTokens ? static_cast<unsigned>(at + slot * stride + q + k) < count : whole;
+        const float d = fmaf(-target.scale, static_cast<float>(slot) * step + offset[k], base), d2 = d * d;
+        const float w = power_of_two(e[k] - target.exponent - d2), a = use ? w : 0.f;
+        const float score = a == 0 ? 0.f : scores[slot * 4 + t * 2 + k], ad = a * d2;
+        sums[0][t] = fmaf(a, m[k], sums[0][t]);
+        sums[1][t] = fmaf(a, score, sums[1][t]);
+        sums[2][t] = fmaf(ad, score, sums[2][t]);
+        sums[3][t] = fmaf(ad, m[k], sums[3][t]);
+      }
+    }
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWarpgroup, 4)
+    matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<SquareShared<T>*>(memory);
+  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
+                        static_cast<int>(blockIdx.x) / in.batch, 0};
+  if (!tile.load(part)) return;
+  const int steps = (in.channels + kPanel - 1) / kPanel;
+  using Load = PanelLoader<T, kTile, 1>;
+  static_assert(kTile == kScoreRows && Load::kStep == 2 * kSlot);
+  const T* dy[Load::kCount];  // the pieces of the targets that this thread brings
+  unsigned here = 0;
+#pragma unroll
+  for (int k = 0; k < Load::kCount; ++k) {
+    const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
+    here |= (m >= 0 ? 1u : 0u) << k;
+    dy[k] = static_cast<const T*>(out.dy) +
+            (static_cast<std::int64_t>(tile.batch) * in.targets + max(m, 0)) * in.channels + Load::piece() * 8;
+  }
+  const float cheb[2] = {kCheb[lane_id() % 4 * 2], kCheb[lane_id() % 4 * 2 + 1]};
+  float sums[kSums][2] = {};
+  unsigned bits = 0;  // of half of the dy of target threadIdx.x / 2
+  bool first_group = true;
+  Square<T> scores;
+  scores.clear();
+  tile.rewind<2>();
+#pragma unroll 1
+  for (int count; (count = tile.next_groups<T, 2>()) > 0;) {
+    const int groups = (count + 3) / 4, total = groups * steps;  // four pairs at a time
+    // What fetch brings next, and where.
+    int next_group = 0, next_step = 0, next = 0;
+    const T* first[Load::kCount];  // the pieces of the pairs' rows that this thread brings
+    unsigned live = 0;
+    const auto fetch = [&](int n) {
+      if (n < total) {
+        if (next_step == 0) {
+          live = 0;
+#pragma unroll
+          for (int k = 0; k < Load::kCount; ++k) {
+            const int n = next_group * 4 + k, here = min(n, count - 1);
+            first[k] = tile.row<T>(here, Load::first_row()) + Load::piece() * 8;
+            const unsigned bit = shared.tile.live[here / 2] >> (here % 2 * 16 + Load::first_row()) & 1;
+            live |= (n < count ? bit : 0u) << k;
+          }
+        }
+        const bool inside = next_step * kPanel + Load::piece() * 8 < in.channels;
+        Load::load(
+            shared.rows[next], inside, [&](int k) { return first[k] + next_step * kPanel; },
+            [&](int k) { return (live >> k & 1) != 0; });
+        Load::load(
+            shared.dy[next], inside, [&](int k) { return dy[k] + next_step * kPanel; },
+            [&](int k) { return (here >> k & 1) != 0; });
+        if (++next_step == steps) {
+          next_step = 0;
+          ++next_group;
+        }
+      }
+      next = next + 1 == kSquareStages ? 0 : next + 1;
+      copy_commit();
+    };
+#pragma unroll
+    for (int k = 0; k + 1 < kSquareStages; ++k) fetch(k);
+    int n = 0, stage = 0;
+#pragma unroll 1
+    for (int g = 0; g < groups; ++g) {
+#pragma unroll 1
+      for (int s = 0; s < steps; ++s, ++n) {
+        products_wait();
+        copy_wait<kSquareStages - 2>();
+        publish();
+        __syncthreads();
+        scores.start(shared.dy[stage], shared.rows[stage]);
+        fetch(n + kSquareStages - 1);
+        if (first_group) {
+          const unsigned char* row = shared.dy[stage] + threadIdx.x / 2 * kPanelRow + threadIdx.x % 2 * (kPanelRow / 2);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const uint4 v = *reinterpret_cast<const uint4*>(row + ((k + threadIdx.x / 2) % 4 << 4));
+            bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
+          }
+        }
+        stage = stage + 1 == kSquareStages ? 0 : stage + 1;
+      }
+      first_group = false;
+      products_wait();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (g * 4 + k >= count) break;
+        if (shared.tile.list[g * 4 + k].level == 0) {
+          add_pair<true>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+        } else {
+          add_pair<false>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+        }
+      }
+      scores.clear();
+    }
+    copy_wait<0>();
+  }
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (int q = 0; q < kSums; ++q) {
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
+      if (lane_id() % 4 == 0) shared.total[q][matrix_row(t)] = sums[q][t];
+    }
+  }
+  if (first_group) {  // nothing was multiplied, so nothing was seen of dy
+    const int m = shared.tile.targets[threadIdx.x / 2].index;
+    for (int d = threadIdx.x % 2; m >= 0 && d < in.channels; d += 2) {
+      const auto* all =
+          static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
+      bits |= to_float(all[static_cast<std::int64_t>(m) * in.channels + d]) == 0 ? 0u : 1u;
+    }
+  }
+  bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+  if (threadIdx.x % 2 == 0) shared.alive[threadIdx.x / 2] = bits != 0;
+  __syncthreads();
+  if (threadIdx.x >= kTile) return;
+  float total[kSums];
+  for (int q = 0; q < kSums; ++q) total[q] = shared.total[q][threadIdx.x];
+  finish_target(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
+                shared.alive[threadIdx.x] != 0);
+}
+
+}  // namespace
+
+template <typename T>
+cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
+  const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
+  constexpr int kBytes = sizeof(SquareShared<T>);
+  return launch<matrix_score_kernel<T>>(dim3(tiles * in.batch), kWarpgroup, kBytes, stream, in, part, out);
+}
+
+template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);
+template cudaError_t score_tiles<__half>(const Problem&, Part, const Backward&, cudaStream_t);
+
+}  // namespace contextpool::cuda

@@ -1,0 +1,362 @@
+// Gradients of pool2d, with p_ij = a_ij / sum_k a_ik, q_ij = dy_i . x_j and f_ij = d_ij^2 inv_i:
+//   c_i      = sum_j p_ij q_ij
+//   dsigma_i = (sum_j p_ij f_ij q_ij - c_i sum_j p_ij f_ij) (2 / log2(e)) / sigma_i
+//   dx_j     = sum_i p_ij dy_i
+//   dl_j     = sum_i p_ij (q_ij - c_i)
+// All but dx is linear in q, and q is a sum over channels: thread blocks take some channels each, and what they get is
+// added up in a fixed order. dl is summed from differences, each with the c of the same channels: where a pixel is all
+// that a target sees, q and c are the same number. A sum over the targets that see a pixel runs over patches of
+// targets, found by how far the farthest of each patch looks.
+#include "kernels/cuda/pool2d_tiles.h"
+#include "kernels/cuda/pool2d_window.cuh"
+
+namespace contextpool::cuda::maps {
+namespace {
+
+// --- by targets: c_i and what dsigma_i is made of --------------------------------------------------------------------
+
+template <typename S, int kChannels>
+struct ScoreShared {
+  Stages<S, kChannels> stages;
+  SourceShared<S> sources;
+  typename Own<S, kChannels>::Shared own;
+};
+
+template <typename S, int kChannels>
+__global__ void __launch_bounds__(kThreads, kResident<S>)
+    score_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const S* dy_all, Scratch<SumOf<S>> scratch) {
+  using T = SumOf<S>;
+  __shared__ ScoreShared<S, kChannels> shared;
+  const Block block(map.targets, chunks);
+  const std::int64_t first = block.batch * map.targets.cells(), all = map.batch * map.targets.cells();
+  const OwnTargets<T> own(map, block, scratch.plan + first, scratch.moment_reach + first);
+  Own<S, kChannels> rows_of_dy;
+  const unsigned any =
+      rows_of_dy.load(shared.own, features_of<S, kChannels>(map, block, map.targets, dy_all), [&](int r) {
+        const Cell cell(block.patch_row, block.patch_column, r);
+        return cell.on(map.targets) ? cell.index(map.targets) : -1;
+      });
+  Sum<T> mass[2] = {}, mass_square[2] = {}, dot[2] = {}, dot_square[2] = {};
+  const auto use = [&](const Pairs<T>& a, const Pairs<T>& falloff, const S* rows, int /*patch_row*/) {
+    const Pairs<T> q = rows_of_dy.scores(shared.own, rows);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      T part[4] = {};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const T w = a.at[r][k], product = w == 0 ? T{0} : w * q.at[r][k];
+        part[0] += w;
+        part[1] += w * falloff.at[r][k];
+        part[2] += product;
+        part[3] += w == 0 ? T{0} : product * falloff.at[r][k];
+      }
+      mass[r].add(part[0]);
+      mass_square[r].add(part[1]);
+      dot[r].add(part[2]);
+      dot_square[r].add(part[3]);
+    }
+  };
+  over_sources<S, kChannels>(map, block, own, features_of<S, kChannels>(map, block, map.pixels, x_all),
+                             map.log_weight + block.batch * map.pixels.cells(), shared.stages, shared.sources, use);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const T sums[4] = {sum_of_row(mass[r].total()), sum_of_row(mass_square[r].total()), sum_of_row(dot[r].total()),
+                       sum_of_row(dot_square[r].total())};
+    const Cell cell(block.patch_row, block.patch_column, own_row(r));
+    if (threadIdx.x % 4 != 0 || !cell.on(map.targets)) continue;
+    const std::int64_t m = first + cell.index(map.targets), at = block.chunk * all + m;
+    scratch.dot[at] = sums[2];
+    scratch.dot_square[at] = sums[3];
+    scratch.any[at] = (any >> r & 1u) != 0;
+    if (block.chunk != 0) continue;
+    scratch.mass[m] = sums[0];
+    scratch.mass_square[m] = sums[1];
+  }
+}
+
+// dsigma, and what the pixels need to know of each target and each patch of targets: 16 threads a patch.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) target_kernel(Map<T> map, int chunks, Scratch<T> scratch, T* dsigma) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, patch = thread / kCells;
+  const int patches = map.targets.patches(), k = static_cast<int>(threadIdx.x) % kCells;
+  const std::int64_t b = patch / patches, all = map.batch * map.targets.cells();
+  const int own = static_cast<int>(patch % patches), columns = map.targets.patch_columns();
+  const Cell cell(own / columns, own % columns, k);
+  T reach = -1;
+  if (b < map.batch && cell.on(map.targets)) {
+    const std::int64_t m = b * map.targets.cells() + cell.index(map.targets);
+    bool any = false;
+    double dot = 0, dot_square = 0;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      any = any || scratch.any[chunk * all + m] != 0;
+      dot += static_cast<double>(scratch.dot[chunk * all + m]);
+      dot_square += static_cast<double>(scratch.dot_square[chunk * all + m]);
+    }
+    const T mass = scratch.mass[m];
+    T gradient = 0;
+    if (any && mass != 0) {  // a gradient of 0 has no share, whatever the weights are
+      const double inverse = 1 / static_cast<double>(mass), square = static_cast<double>(scratch.mass_square[m]);
+      reach = scratch.plan[m].reach;
+      scratch.plan[m].inverse = static_cast<T>(inverse);
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        T& mean = scratch.dot[chunk * all + m];
+        mean = static_cast<T>(static_cast<double>(mean) * inverse);
+      }
+      // Without a neighbour there is nothing that sigma could change (and 1 / sigma may overflow).
+      if (square != 0) {
+        const double moment = (dot_square - dot * inverse * square) * inverse;
+        gradient = static_cast<T>(moment * (2 / kLog2E) / static_cast<double>(map.sigma[m]));
+      }
+    }
+    scratch.plan[m].reach = reach;
+    dsigma[m] = gradient;
+  }
+  const unsigned votes = __ballot_sync(kAll, reach >= 0);
+  for (int step = kCells / 2; step > 0; step /= 2) reach = fmax(reach, __shfl_xor_sync(kAll, reach, step));
+  if (k != 0 || b >= map.batch) return;
+  scratch.patch[patch] = {reach, votes >> threadIdx.x % 32 & 0xffffu};
+  if (reach >= 0) atomicMax(scratch.radius + b, static_cast<int>(fmin(ceil(sqrt(reach)), T{Pool2d::kMaxSide})));
+}
+
+// --- by pixels: dx_j and dl_j ----------------------------------------------------------------------------------------
+
+template <typename S, int kChannels>
+struct CollectShared {
+  using T = SumOf<S>;
+  Stages<S, kChannels> stages;
+  Target<T> target[2][Storage<S>::kStage][kCells];
+  T mean[2][Storage<S>::kStage][kCells];
+  unsigned live[kWarps];  // whether the warp has a pixel that exists
+  typename Own<S, kChannels>::Shared own;
+  typename Product<S, kChannels>::Shared product;
+};
+
+// Pixels of the warp again, target by target: a gradient that is not finite must not meet the weight of 0 that others
+// of the patch have for it.
+template <typename S, int kChannels>
+__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& dy, const SumOf<S>* l,
+                      const Target<SumOf<S>>* plan, unsigned rows, S* dx) {
+  using T = SumOf<S>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int r = 0; r < kCells; ++r) {
+    const Cell cell(block.patch_row, block.patch_column, r);
+    if ((rows >> r & 1u) == 0 || !cell.on(map.pixels)) continue;
+    const T own = l[cell.index(map.pixels)];
+    if (own == static_cast<T>(-INFINITY)) continue;
+    T sums[(kChannels + 31) / 32] = {};
+    for (int m = 0; m < map.targets.cells(); ++m) {
+      const Target<T> t = plan[m];
+      if (t.reach < 0) continue;
+      const T di = static_cast<T>(cell.row - m / map.targets.columns * map.targets.step_h);
+      const T dj = static_cast<T>(cell.column - m % map.targets.columns * map.targets.step_w);
+      const T p = weight(own, t, di * di + dj * dj) * t.inverse;
+      if (p == 0) continue;
+#pragma unroll
+      for (int n = 0; n < (kChannels + 31) / 32; ++n) {
+        if (n * 32 + lane < dy.channels) sums[n] += p * Storage<S>::load(dy.row(m)[n * 32 + lane]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < (kChannels + 31) / 32; ++n) {
+      const int c = n * 32 + lane;
+      if (c < dy.channels) dx[cell.index(map.pixels) * map.channels + c] = Storage<S>::store(sums[n]);
+    }
+  }
+}
+
+// The 4 x 4 pixels of a warp: each lane has two.
+template <typename T>
+struct OwnPixels {
+  T log_weight[2];
+  T i[2], j[2];
+  bool live;  // whether one of all exists
+
+  __device__ OwnPixels(const Grid& pixels, const Block& block, const T* l) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Cell cell(block.patch_row, block.patch_column, own_row(r));
+      log_weight[r] = cell.on(pixels) ? l[cell.index(pixels)] : static_cast<T>(-INFINITY);
+      i[r] = static_cast<T>(cell.row);
+      j[r] = static_cast<T>(cell.column);
+    }
+    live = __any_sync(kAll, exists(0) || exists(1)) != 0;
+  }
+  __device__ bool exists(int r) const { return log_weight[r] != static_cast<T>(-INFINITY); }
+};
+
+// use(p, mean, rows, patch row) for every patch of targets of which one sees one of the warp's pixels.
+template <typename S, int kChannels, typename Use>
+__device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const OwnPixels<SumOf<S>>& own,
+                             const Features<S>& dy, const Scratch<SumOf<S>>& scratch,
+                             CollectShared<S, kChannels>& shared, Use use) {
+  using T = SumOf<S>;
+  const int thread = static_cast<int>(threadIdx.x), top = block.tile_row * kSide, left = block.tile_column * kSide;
+  if (thread % 32 == 0) shared.live[thread / 32] = own.live ? 1 : 0;
+  __syncthreads();
+  const std::int64_t first = block.batch * map.targets.cells();
+  const Target<T>* plan = scratch.plan + first;
+  const T* mean = scratch.dot + block.chunk * map.batch * map.targets.cells() + first;
+  const PatchReach<T>* reach = scratch.patch + block.batch * map.targets.patches();
+  const Range range(map.targets, Box(map.pixels, top, left, kSide), scratch.radius[block.batch]);
+  const auto bits = [&](int row, int column) {
+    const PatchReach<T> patch = reach[row * map.targets.patch_columns() + column];
+    if (patch.live == 0) return 0u;
+    const Box box(map.targets, row, column);
+    unsigned used = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      const bool uses =
+          shared.live[w] != 0 && within(Box(map.pixels, top + w / kSide, left + w % kSide), box, patch.reach);
+      used |= uses ? 1u << w : 0u;
+    }
+    return used == 0 ? 0u : patch.live | used << kCells;
+  };
+  const auto prepare = [&](int half, int slot, const Patch& patch) {
+    bring<S, kChannels>(shared.stages.row[half][slot], dy, map.targets, patch);
+    constexpr int kPieces = sizeof(Target<T>) / 16;
+    if (thread >= kCells * kPieces) return;
+    const int k = thread / kPieces, piece = thread % kPieces;
+    if (patch.live(k)) {
+      const int m = Cell(patch.row, patch.column, k).index(map.targets);
+      copy16(reinterpret_cast<char*>(&shared.target[half][slot][k]) + piece * 16,
+             reinterpret_cast<const char*>(plan + m) + piece * 16, true);
+      if (piece == 0) copy_one(&shared.mean[half][slot][k], mean + m);
+    } else if (piece == 0) {
+      shared.target[half][slot][k] = {0, 0, -1, 0};
+      shared.mean[half][slot][k] = 0;
+    }
+  };
+  walk<S, kChannels>(shared.stages, range, bits, prepare, [&](int half, int slot, const Patch& patch) {
+    Pairs<T> p;
+    T means[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const Cell cell(patch.row, patch.column, other_cell(k));
+      const Target<T> t = shared.target[half][slot][other_cell(k)];
+      means[k] = shared.mean[half][slot][other_cell(k)];
+      const T i = static_cast<T>(cell.row * map.targets.step_h), j = static_cast<T>(cell.column * map.targets.step_w);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const T di = own.i[r] - i, dj = own.j[r] - j;
+        p.at[r][k] = weight(own.log_weight[r], t, di * di + dj * dj) * t.inverse;
+      }
+    }
+    use(p, means, &shared.stages.row[half][slot][0][0], patch.row);
+  });
+}
+
+template <typename S, int kChannels>
+__global__ void __launch_bounds__(kThreads, 3)
+    collect_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const S* dy_all, Scratch<SumOf<S>> scratch, S* dx_all,
+                   SumOf<S>* dlog_weight) {
+  using T = SumOf<S>;
+  using P = Product<S, kChannels>;
+  __shared__ CollectShared<S, kChannels> shared;
+  const Block block(map.pixels, chunks);
+  const T* l = map.log_weight + block.batch * map.pixels.cells();
+  const Features<S> x = features_of<S, kChannels>(map, block, map.pixels, x_all);
+  const Features<S> dy = features_of<S, kChannels>(map, block, map.targets, dy_all);
+  const OwnPixels<T> own(map.pixels, block, l);
+  Own<S, kChannels> rows_of_x;
+  rows_of_x.load(shared.own, x, [&](int r) {
+    const Cell cell(block.patch_row, block.patch_column, r);
+    const bool exists = cell.on(map.pixels) && l[cell.index(map.pixels)] != static_cast<T>(-INFINITY);
+    return exists ? cell.index(map.pixels) : -1;
+  });
+  P product;
+  Sum<T> difference[2] = {};
+  const auto use = [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
+    const Pairs<T> q = rows_of_x.scores(shared.own, rows);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      T part = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) part += p.at[r][k] == 0 ? T{0} : p.at[r][k] * (q.at[r][k] - mean[k]);
+      difference[r].add(part);
+    }
+    product.add(shared.product, p, rows, patch_row);
+  };
+  over_targets<S, kChannels>(map, block, own, dy, scratch, shared, use);
+  if (!block.inside) return;
+  product.finish();
+  const std::int64_t first = block.batch * map.pixels.cells();
+  T exists[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const T sum = sum_of_row(difference[r].total());
+    const Cell cell(block.patch_row, block.patch_column, own_row(r));
+    exists[r] = own.exists(r) ? 1 : 0;
+    if (threadIdx.x % 4 != 0 || !cell.on(map.pixels)) continue;
+    dlog_weight[block.chunk * map.batch * map.pixels.cells() + first + cell.index(map.pixels)] =
+        own.exists(r) ? sum : T{0};
+  }
+  S* dx = dx_all + (x.first - x_all);
+  S* to[P::kRows];
+  T scale[P::kRows];
+#pragma unroll
+  for (int r = 0; r < P::kRows; ++r) {
+    const Cell cell(block.patch_row, block.patch_column, P::row(r));
+    to[r] = cell.on(map.pixels) ? dx + cell.index(map.pixels) * map.channels : nullptr;
+    scale[r] = of_row(exists[0], exists[1], P::row(r));
+  }
+  product.store(to, scale, x.channels, x.aligned);
+  const unsigned spoiled = product.spoiled();
+  if (spoiled != 0) {
+    again<S, kChannels>(map, block, dy, l, scratch.plan + block.batch * map.targets.cells(), spoiled, dx);
+  }
+}
+
+template <typename T>
+__global__ void add_chunks_kernel(std::int64_t count, int chunks, const T* parts, T* sum) {
+  const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (k >= count) return;
+  Sum<T> total = {};
+  for (int chunk = 0; chunk < chunks; ++chunk) total.add(parts[chunk * count + k]);
+  sum[k] = total.total();
+}
+
+template <typename S, int kChannels>
+cudaError_t launch(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch<SumOf<S>>& scratch, S* dx,
+                   SumOf<S>* dlog_weight, SumOf<S>* dsigma, cudaStream_t stream) {
+  using T = SumOf<S>;
+  const int chunks = chunks_of<S>(map.channels);
+  constexpr std::int64_t kPatches = kThreads / kCells;  // of a thread block
+  const std::int64_t patches = map.batch * map.targets.patches(), pixels = map.batch * map.pixels.cells();
+  if (const auto error = cudaMemsetAsync(scratch.radius, 0xff, sizeof(int) * map.batch, stream)) return error;  // -1
+  score_kernel<S, kChannels><<<blocks_of(map, map.targets, chunks), kThreads, 0, stream>>>(map, chunks, x, dy, scratch);
+  if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
+  target_kernel<T><<<static_cast<unsigned>((patches + kPatches - 1) / kPatches), kThreads, 0, stream>>>(
+      map, chunks, scratch, dsigma);
+  if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
+  T* parts = chunks == 1 ? dlog_weight : scratch.dlog_weight;
+  collect_kernel<S, kChannels>
+      <<<blocks_of(map, map.pixels, chunks), kThreads, 0, stream>>>(map, chunks, x, dy, scratch, dx, parts);
+  if (const auto error = cudaGetLastError(); error != cudaSuccess || chunks == 1) return error;
+  add_chunks_kernel<T><<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      pixels, chunks, parts, dlog_weight);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+template <typename S>
+cudaError_t backward(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch<SumOf<S>>& scratch, S* dx,
+                     SumOf<S>* dlog_weight, SumOf<S>* dsigma, cudaStream_t stream) {
+  constexpr int kMost = Storage<S>::kMostChannels;
+  if constexpr (sizeof(S) == 2) {
+    if (chunk_of<S>(map.channels) < kMost) {
+      return launch<S, kMost / 2>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
+    }
+  }
+  return launch<S, kMost>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
+}
+
+#define CONTEXTPOOL_INSTANTIATE(S)                                                                                    \
+  template cudaError_t backward<S>(const Map<SumOf<S>>&, const S*, const S*, const Scratch<SumOf<S>>&, S*, SumOf<S>*, \
+                                   SumOf<S>*, cudaStream_t);
+CONTEXTPOOL_INSTANTIATE(double)
+CONTEXTPOOL_INSTANTIATE(float)
+CONTEXTPOOL_INSTANTIATE(__nv_bfloat16)
+CONTEXTPOOL_INSTANTIATE(__half)
+#undef CONTEXTPOOL_INSTANTIATE
+
+}  // namespace contextpool::cuda::maps

@@ -1,0 +1,98 @@
+#include "contextpool/models/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace contextpool::models {
+namespace {
+
+// A number in [0, 1) that is a pure function of (seed, index): the finaliser of SplitMix64 (Steele, Lea and Flood 2014)
+// on both, one after the other.
+uint64_t mix(uint64_t z) {
+  z += 0x9e3779b97f4a7c15U;
+  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31U);
+}
+
+double uniform(uint64_t seed, uint64_t index) { return static_cast<double>(mix(mix(seed) ^ index) >> 11U) * 0x1p-53; }
+
+void check_options(const GenerateOptions& options, const std::vector<int64_t>& prompt,
+                   const LanguageModelOptions& model) {
+  TORCH_CHECK_VALUE(!prompt.empty(), "generate: the prompt must hold at least one symbol, but is empty");
+  TORCH_CHECK_VALUE(options.tokens >= 0, "generate: tokens must not be negative, but are ", options.tokens);
+  TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
+                    "generate: temperature must be 0 or more, but is ", options.temperature);
+  TORCH_CHECK_VALUE(options.top_k >= 0, "generate: top_k must be 0 (all) or more, but is ", options.top_k);
+  for (const auto symbol : prompt) {
+    TORCH_CHECK_VALUE(symbol >= 0 && symbol < model.vocabulary, "generate: the prompt holds symbol ", symbol,
+                      ", but the model knows 0 to ", model.vocabulary - 1);
+  }
+  const auto total = static_cast<int64_t>(prompt.size()) + options.tokens;
+  TORCH_CHECK_VALUE(model.positions != "learned" || total - 1 <= model.length, "generate: a prompt of ", prompt.size(),
+                    " and ", options.tokens, " tokens need ", total - 1, " positions, but the model has learned ",
+                    model.length, ": ask for fewer");
+}
+
+// Eval mode and no gradients while it lives.
+class Inference {
+ public:
+  explicit Inference(LanguageModel& model) : model_(model), training_(model->is_training()) { model_->eval(); }
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+  ~Inference() { model_->train(training_); }
+
+ private:
+  torch::NoGradGuard no_grad_;
+  LanguageModel& model_;
+  bool training_;
+};
+
+torch::Tensor row(const std::vector<int64_t>& symbols, const torch::Device& device) {
+  return torch::tensor(symbols, torch::kInt64).unsqueeze(0).to(device);
+}
+
+}  // namespace
+
+int64_t sample(const torch::Tensor& logits, const GenerateOptions& options, uint64_t index) {
+  const auto values = logits.to(torch::kCPU, torch::kFloat64).contiguous();
+  const auto* score = values.data_ptr<double>();
+  std::vector<int64_t> order(values.numel());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  TORCH_CHECK(values.isfinite().all().item<bool>(), "generate: the model's logits are not finite");
+  // The likeliest first; equals in the order of the symbols.
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return score[a] > score[b]; });
+  if (options.temperature == 0) return order.front();
+  if (options.top_k > 0) order.resize(std::min<std::size_t>(order.size(), options.top_k));
+  std::vector<double> sums;
+  double sum = 0;
+  for (const auto symbol : order) {
+    sum += std::exp((score[symbol] - score[order.front()]) / options.temperature);
+    sums.push_back(sum);
+  }
+  const auto found = std::upper_bound(sums.begin(), sums.end(), uniform(options.seed, index) * sum);
+  return order[std::min<std::size_t>(found - sums.begin(), order.size() - 1)];
+}
+
+std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
+                              const std::function<bool(int64_t)>& on_token) {
+  check_options(options, prompt, model->options());
+  const Inference inference(model);
+  const auto device = model->parameters().front().device();
+  std::vector<int64_t> text = prompt;
+  std::vector<int64_t> drawn;
+  auto fresh = row(prompt, device);
+  LanguageModelCache cache;
+  while (static_cast<int64_t>(drawn.size()) < options.tokens) {
+    const auto logits = options.cached ? model->step(fresh, cache) : model->forward(row(text, device));
+    const auto symbol = sample(logits[0][-1], options, drawn.size());
+    drawn.push_back(symbol);
+    text.push_back(symbol);
+    fresh = row({symbol}, device);
+    if (on_token && !on_token(symbol)) break;
+  }
+  return drawn;
+}
+
+}  // namespace contextpool::models

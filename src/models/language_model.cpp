@@ -1,0 +1,140 @@
+#include "contextpool/models/language_model.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "nn/names.h"
+
+namespace contextpool::models {
+namespace {
+
+constexpr double kDeviation = 0.02;  // of the initial weights
+// Far beyond any use, so that the sizes in a damaged file are refused before memory is asked for.
+constexpr int64_t kMost = int64_t{1} << 24;
+
+void read(const std::string& who, const char* name, const nlohmann::json& json, int64_t& value) {
+  const bool fits = json.is_number_integer() &&
+                    !(json.is_number_unsigned() && json.get<uint64_t>() > std::numeric_limits<int64_t>::max());
+  TORCH_CHECK_VALUE(fits, who, ": ", name, " must be an integer, but is ", json.dump());
+  value = json.get<int64_t>();
+}
+
+void read(const std::string& who, const char* name, const nlohmann::json& json, double& value) {
+  TORCH_CHECK_VALUE(json.is_number(), who, ": ", name, " must be a number, but is ", json.dump());
+  value = json.get<double>();
+}
+
+void read(const std::string& who, const char* name, const nlohmann::json& json, std::string& value) {
+  TORCH_CHECK_VALUE(json.is_string(), who, ": ", name, " must be a word, but is ", json.dump());
+  value = json.get<std::string>();
+}
+
+void check_options(const LanguageModelOptions& options) {
+  for_each_option(options, [](const char* name, const auto& value, const char*) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, int64_t>) {
+      const bool of_pool = std::string_view(name).starts_with("pool_");  // ContextPool knows its smallest values
+      TORCH_CHECK_VALUE((of_pool || value > 0) && value <= kMost, "language model: ", name, " must be from 1 to ",
+                        kMost, ", but is ", value);
+    }
+  });
+  TORCH_CHECK_VALUE(options.dropout >= 0 && options.dropout < 1, "language model: dropout must be in [0, 1), but is ",
+                    options.dropout);
+}
+
+nn::Block make_block(const LanguageModelOptions& options, int64_t layer) {
+  nn::BlockOptions block{.features = options.features,
+                         .heads = options.heads,
+                         .feedforward = options.feedforward,
+                         .dropout = options.dropout,
+                         .causal = true,
+                         .mixer = options.mixer,
+                         .placement = options.placement,
+                         .taps = options.taps,
+                         .pool = options.pool};
+  block.pool.layer = layer;
+  return nn::Block(block);
+}
+
+}  // namespace
+
+nlohmann::json to_json(const LanguageModelOptions& options) {
+  nlohmann::json json;
+  for_each_option(options, [&](const char* name, const auto& value, const char*) { json[name] = value; });
+  return json;
+}
+
+LanguageModelOptions from_json(const nlohmann::json& json, const std::string& who) {
+  TORCH_CHECK_VALUE(json.is_object(), who, ": the model's options must be a JSON object, but are ", json.dump());
+  LanguageModelOptions options;
+  std::vector<std::string> known;
+  for_each_option(options, [&](const char* name, auto& value, const char*) {
+    known.emplace_back(name);
+    if (json.contains(name)) read(who, name, json.at(name), value);
+  });
+  for (const auto& [name, value] : json.items()) {
+    const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+    TORCH_CHECK_VALUE(is_known, who, ": unknown option \"", name, "\"; did you mean \"", nn::nearest(name, known),
+                      "\"?");
+  }
+  return options;
+}
+
+LanguageModelImpl::LanguageModelImpl(LanguageModelOptions options) : options_(std::move(options)) {
+  const auto& o = options_;
+  check_options(o);
+  token_ = register_module("token", torch::nn::Embedding(o.vocabulary, o.features));
+  position_ = register_module("position",
+                              nn::Positions(nn::PositionsOptions{
+                                  .kind = o.positions, .features = o.features, .heads = o.heads, .length = o.length}));
+  dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
+  const auto blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < o.layers; ++layer) {
+    blocks_.push_back(make_block(o, layer));
+    blocks->push_back(blocks_.back());
+  }
+  norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
+  head_ = register_module("head", torch::nn::Linear(o.features, o.vocabulary));
+  reset_parameters();
+}
+
+void LanguageModelImpl::reset_parameters() {
+  const torch::NoGradGuard no_grad;
+  for (auto& item : named_parameters()) {
+    auto& parameter = item.value();
+    if (parameter.dim() > 1) {
+      parameter.normal_(0, kDeviation);
+    } else {
+      parameter.fill_(item.key().ends_with("bias") ? 0 : 1);  // vectors are biases and the weights of norms
+    }
+  }
+  for (const auto& block : blocks_) {
+    if (auto pool = block->context_pool()) pool->reset_sizes();
+  }
+}
+
+torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens, int64_t first) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.size(1) > 0,
+              "language model: tokens must be int64 [batch, length] with at least one token, but are ",
+              tokens.scalar_type(), " ", tokens.sizes());
+  return dropout_(position_->add(token_(tokens), first));
+}
+
+torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens) {
+  auto x = embed(tokens, 0);
+  const auto rotation = position_->rotation(x);
+  for (auto& block : blocks_) x = block(x, rotation);
+  return head_(norm_(x));
+}
+
+torch::Tensor LanguageModelImpl::step(const torch::Tensor& tokens, LanguageModelCache& cache) {
+  cache.blocks.resize(blocks_.size());
+  auto x = embed(tokens, cache.length);
+  const auto rotation = position_->rotation(x, cache.length);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, cache.blocks[i], rotation);
+  cache.length += tokens.size(1);
+  return head_(norm_(x));
+}
+
+}  // namespace contextpool::models

@@ -1,0 +1,62 @@
+#include "contextpool/nn/block.h"
+
+#include "nn/names.h"
+
+namespace contextpool::nn {
+
+BlockImpl::BlockImpl(BlockOptions options) : options_(std::move(options)) {
+  const auto& o = options_;
+  check_word("Block", "mixer", o.mixer, {"none", "context_pool", "depthwise"});
+  check_word("Block", "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  TORCH_CHECK_VALUE(o.feedforward > 0, "Block: feedforward must be positive, but is ", o.feedforward);
+  norm1_ = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
+  attention_ = register_module(
+      "attention",
+      Attention(AttentionOptions{.features = o.features, .heads = o.heads, .dropout = o.dropout, .causal = o.causal}));
+  if (o.mixer == "context_pool") {
+    options_.pool.features = o.features;
+    options_.pool.causal = o.causal;
+    context_pool_ = register_module("context_pool", ContextPool1d(o.pool));
+  } else if (o.mixer == "depthwise") {
+    depthwise_ = register_module(
+        "depthwise", Depthwise(DepthwiseOptions{.features = o.features, .taps = o.taps, .causal = o.causal}));
+  }
+  norm2_ = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
+  const auto feedforward = register_module("feedforward", std::make_shared<torch::nn::Module>());
+  up_ = feedforward->register_module("up", torch::nn::Linear(o.features, o.feedforward));
+  down_ = feedforward->register_module("down", torch::nn::Linear(o.feedforward, o.features));
+  dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
+}
+
+template <typename Attend, typename Mix>
+torch::Tensor BlockImpl::run(const torch::Tensor& x, Attend attend, Mix mix) {
+  const auto at = [&](const char* place, const torch::Tensor& value) {
+    return options_.mixer != "none" && options_.placement == place ? mix(value) : value;
+  };
+  const auto attended = attend(at("before_attention", norm1_(x)));
+  const auto middle = x + dropout_(at("after_attention", attended));
+  return at("after_block", middle + dropout_(down_(torch::gelu(up_(norm2_(middle))))));
+}
+
+torch::Tensor BlockImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
+  TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "Block: x must be [batch, tokens, ", options_.features,
+              "], but is ", x.sizes());
+  const auto mask = padding.mask({x.size(0), x.size(1)});
+  const Padding live(mask);
+  const auto attend = [&](const torch::Tensor& value) { return attention_(value, rotation, live); };
+  const auto mix = [&](const torch::Tensor& value) {
+    return context_pool_ ? context_pool_(value, live) : depthwise_(value, live);
+  };
+  // What is no number in padding would become so in the gradients of the norms and matrices, which sum over tokens.
+  return run(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, attend, mix);
+}
+
+torch::Tensor BlockImpl::step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation) {
+  const auto attend = [&](const torch::Tensor& value) { return attention_->step(value, cache.attention, rotation); };
+  const auto mix = [&](const torch::Tensor& value) {
+    return context_pool_ ? context_pool_->step(value, cache.pool) : depthwise_->step(value, cache.depthwise);
+  };
+  return run(x, attend, mix);
+}
+
+}  // namespace contextpool::nn

@@ -1,0 +1,107 @@
+#include "contextpool/nn/context_pool.h"
+#include "nn/context_pool_options.h"
+#include "nn/pooling.h"
+#include "nn/predictor.h"
+
+namespace contextpool::nn {
+namespace {
+
+using torch::Tensor;
+
+void check_input(const ContextPoolOptions& options, const Tensor& x) {
+  TORCH_CHECK_VALUE(x.dim() == 4 && x.size(1) == options.features, "ContextPool2d: x must be [batch, ",
+                    options.features, ", height, width], but is ", x.sizes());
+}
+
+// (h + w) / 2 of each map, without the rows and columns that are all padding: [B, 1, 1, 1].
+Tensor own_lengths(const Tensor& padded, torch::ScalarType type) {
+  const auto real = padded.logical_not();
+  return ((real.any(2).sum(1) + real.any(1).sum(1)).to(type) / 2).view({-1, 1, 1, 1});
+}
+
+// sigma = r n s of the predicted channels [B, channels, H, W] at the targets, [B, G, Ho, Wo]; 0 at padded ones.
+Tensor map_sizes(const ContextPool2dOptions& options, const Tensor& channels, const Tensor& padded) {
+  if (!predicts_sizes(options)) return {};
+  const auto height = channels.size(2), width = channels.size(3);
+  auto sizes = normalized_sizes(options, channels.flatten(2), padded.defined() ? padded.flatten(1) : padded)
+                   .unflatten(2, {height, width});
+  if (options.reference_length > 0) {
+    sizes = sizes * (options.ratio * static_cast<double>(options.reference_length));
+  } else if (padded.defined()) {
+    sizes = sizes * (options.ratio * own_lengths(padded, sizes.scalar_type()));
+  } else {
+    sizes = sizes * (options.ratio * static_cast<double>(height + width) / 2);
+  }
+  return at_targets(options, padded.defined() ? sizes.masked_fill(padded.unsqueeze(1), 0) : sizes);
+}
+
+Prediction predict(const ContextPool2dOptions& options, PredictorImpl* predictor, const Tensor& x,
+                   const Tensor& padded) {
+  if (predictor == nullptr) return {};
+  const auto channels = predictor->forward(x, padded);
+  const auto sizes = map_sizes(options, channels, padded);
+  return {predicts_weights(options) ? channels.slice(1, 0, options.groups).flatten(2) : Tensor(),
+          sizes.defined() ? sizes.flatten(2) : sizes,
+          {},
+          {}};
+}
+
+}  // namespace
+
+ContextPool2dImpl::ContextPool2dImpl(ContextPool2dOptions options) : options_(std::move(options)) {
+  validate(options_);
+  reset();
+}
+
+void ContextPool2dImpl::reset() {
+  if (predicted_channels(options_) > 0) {
+    predictor_ = register_module("predictor", std::make_shared<PredictorImpl>(options_, /*dims=*/2));
+  }
+  if (pairwise_weights(options_)) {
+    const auto linear = torch::nn::LinearOptions(options_.features, options_.features).bias(false);
+    theta_ = register_module("theta", torch::nn::Linear(linear));
+    phi_ = register_module("phi", torch::nn::Linear(linear));
+  }
+}
+
+void ContextPool2dImpl::reset_parameters() {
+  if (predictor_) predictor_->reset_parameters();
+  if (theta_) theta_->reset_parameters();
+  if (phi_) phi_->reset_parameters();
+}
+
+void ContextPool2dImpl::reset_sizes() {
+  if (predictor_) predictor_->reset_sizes();
+}
+
+void ContextPool2dImpl::pretty_print(std::ostream& stream) const {
+  stream << describe("contextpool::nn::ContextPool2d", options_);
+}
+
+Tensor ContextPool2dImpl::forward(const Tensor& x, const Padding& padding) {
+  check_input(options_, x);
+  const auto mask = padding.mask({x.size(0), x.size(2), x.size(3)});
+  if (x.numel() == 0) return at_targets(options_, x).clone();
+  const auto padded = mask.defined() ? mask.logical_not() : mask;
+  const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(1), 0) : x;
+  auto prediction = predict(options_, predictor_.get(), real, padded);
+  if (theta_) {
+    prediction.queries = theta_(at_targets(options_, real).flatten(2).transpose(1, 2));
+    prediction.keys = phi_(real.flatten(2).transpose(1, 2));
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return pool_map(options_, real, prediction, padded);
+}
+
+ContextPoolState ContextPool2dImpl::state(const Tensor& x, const Padding& padding) {
+  check_input(options_, x);
+  const auto mask = padding.mask({x.size(0), x.size(2), x.size(3)});
+  const auto padded = mask.defined() ? mask.logical_not() : mask;
+  const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(1), 0) : x;
+  const auto targets = at_targets(options_, x);
+  return shown(options_, real, predict(options_, predictor_.get(), real, padded),
+               padded.defined() ? padded.flatten(1) : padded, {x.size(2), x.size(3)},
+               {targets.size(2), targets.size(3)});
+}
+
+}  // namespace contextpool::nn

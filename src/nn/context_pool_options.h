@@ -1,0 +1,19 @@
+// What the words of ContextPoolOptions mean for the parts of the module.
+#pragma once
+
+#include <string>
+
+#include "contextpool/nn/context_pool.h"
+
+namespace contextpool::nn {
+
+// weights "nonlocal" and predictor "attention" are two names of one thing.
+bool pairwise_weights(const ContextPoolOptions& options);
+// Whether the predictor gives a weight channel, and a size channel, to each group.
+bool predicts_weights(const ContextPoolOptions& options);
+bool predicts_sizes(const ContextPoolOptions& options);
+int64_t predicted_channels(const ContextPoolOptions& options);
+// "ContextPool1d(features=512, predictor=conv, ...)".
+std::string describe(const std::string& name, const ContextPoolOptions& options);
+
+}  // namespace contextpool::nn

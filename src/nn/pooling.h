@@ -1,0 +1,43 @@
+// What ContextPool does with predicted weights and sizes, for every weighting and locality:
+//
+//   y_i = sum_j exp(l_ij) g_ij x_j / sum_j exp(l_ij) g_ij
+//
+// with l_ij = l_j (0 for "uniform"), or theta(x_i)^T phi(x_j) for "nonlocal"; "unnormalized" weights w multiply the
+// features, which are then averaged uniformly. t is the distance of i and j, R_i the predicted size:
+//
+//   gaussian exp(-t^2 / (2 R_i^2)),  none 1,  fixed_window t <= R,  adaptive_window clamp(1 + (R_i - t) / 2, 0, 1),
+//   random_sparse 1 for i itself and for 8 drawn j
+#pragma once
+
+#include <torch/torch.h>
+
+#include "contextpool/nn/context_pool.h"
+
+namespace contextpool::nn {
+
+struct Prediction {
+  torch::Tensor weights;        // [B, G, S]: l, or w of "unnormalized"; undefined for "uniform" and "nonlocal"
+  torch::Tensor sizes;          // [B, G, M], 0 at padded targets; undefined where the locality has none
+  torch::Tensor queries, keys;  // [B, M, D] and [B, S, D]: theta(x_i) and phi(x_j) of "nonlocal", else undefined
+};
+
+// x [B, N, D], 0 at padded tokens; padded [B, N] or undefined. The targets are the last `targets` tokens.
+torch::Tensor pool_row(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
+                       const torch::Tensor& padded, int64_t targets);
+
+// x [B, C, H, W], 0 at padded pixels; padded [B, H, W] or undefined. S = H W, M = Ho Wo, both row by row.
+torch::Tensor pool_map(const ContextPool2dOptions& options, const torch::Tensor& x, const Prediction& prediction,
+                       const torch::Tensor& padded);
+
+// The values [..., H, W] of a map at its targets, [..., Ho, Wo].
+torch::Tensor at_targets(const ContextPool2dOptions& options, const torch::Tensor& map);
+
+// s in [0, 1] of the predicted channels [B, channels, tokens], as size_norm says: [B, G, tokens].
+torch::Tensor normalized_sizes(const ContextPoolOptions& options, const torch::Tensor& channels,
+                               const torch::Tensor& padded);
+
+// The prediction as state() shows it, for sources and targets of these shapes ({N} or {H, W}).
+ContextPoolState shown(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
+                       const torch::Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets);
+
+}  // namespace contextpool::nn

@@ -1,0 +1,40 @@
+// m(X): the two small layers that say how much each token counts and how far it looks.
+//
+//   channels = layer2(gelu(layer1(x))),   exact gelu; both layers convolutions ("conv") or per token ("mlp")
+//
+// Padded tokens are 0 before each layer, as what lies beyond the ends is.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "contextpool/nn/context_pool.h"
+
+namespace contextpool::nn {
+
+class PredictorImpl : public torch::nn::Cloneable<PredictorImpl> {
+ public:
+  // dims: 1 for rows, 2 for maps.
+  PredictorImpl(ContextPoolOptions options, int64_t dims);
+
+  // x [B, N, D] -> [B, N, channels], or x [B, C, H, W] -> [B, channels, H, W], in float32 (float64 for such x). The
+  // weights of the groups come first, then their sizes. padded: true where a token is padding, or undefined; x is 0
+  // there. The second layer is computed in float32 under autocast too.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& padded);
+
+  // How many tokens before its own a causal channel depends on.
+  int64_t reach() const;
+
+  void reset_parameters();
+  void reset_sizes();
+  void reset() override;
+
+ private:
+  torch::Tensor layer(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) const;
+
+  ContextPoolOptions options_;
+  int64_t dims_;
+  std::shared_ptr<torch::nn::Module> first_, second_;
+};
+TORCH_MODULE(Predictor);
+
+}  // namespace contextpool::nn

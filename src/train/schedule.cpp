@@ -1,0 +1,52 @@
+#include "contextpool/train/schedule.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "nn/names.h"
+
+namespace contextpool::train {
+
+std::vector<std::string> schedules() { return {"constant", "cosine", "inverse_sqrt", "staged"}; }
+
+Schedule::Schedule(std::vector<Stage> stages, std::string kind, double final_share)
+    : stages_(std::move(stages)), kind_(std::move(kind)), final_share_(final_share) {
+  nn::check_word("contextpool", "schedule", kind_, schedules());
+  TORCH_CHECK_VALUE(!stages_.empty(), "contextpool: a run without stages");
+  for (const auto& s : stages_) {
+    TORCH_CHECK_VALUE(s.length > 0 && s.batch > 0 && s.steps > 0 && s.lr > 0 && std::isfinite(s.lr) && s.warmup >= 0,
+                      "contextpool: a stage of length ", s.length, ", batch ", s.batch, ", ", s.steps, " steps, lr ",
+                      s.lr, " and warm-up ", s.warmup, "; expected positive numbers (a warm-up may be 0)");
+    steps_ += s.steps;
+  }
+  TORCH_CHECK_VALUE(kind_ != "inverse_sqrt" || stages_.front().warmup > 0,
+                    "contextpool: the schedule inverse_sqrt needs a warm-up of at least 1 step");
+}
+
+std::int64_t Schedule::stage_of(std::int64_t step) const {
+  TORCH_CHECK_VALUE(step >= 0 && step < steps_, "contextpool: step ", step, " of a run of ", steps_);
+  std::int64_t index = 0;
+  while (step >= stages_[index].steps) step -= stages_[index++].steps;
+  return index;
+}
+
+double Schedule::lr(std::int64_t step) const {
+  const auto index = stage_of(step);
+  const auto& stage = stages_[index];
+  if (kind_ == "staged") {
+    for (std::int64_t i = 0; i < index; ++i) step -= stages_[i].steps;
+  }
+  const auto warmup = static_cast<double>(kind_ == "staged" ? stage.warmup : stages_.front().warmup);
+  const auto done = static_cast<double>(step + 1);
+  if (done <= warmup) return stage.lr * done / warmup;
+  if (kind_ == "inverse_sqrt") return stage.lr * std::sqrt(warmup / done);
+  if (kind_ != "cosine") return stage.lr;
+  const auto progress = (static_cast<double>(step) - warmup) / std::max(1.0, static_cast<double>(steps_) - warmup);
+  return stage.lr * (final_share_ + (1 - final_share_) * (1 + std::cos(std::numbers::pi * progress)) / 2);
+}
+
+}  // namespace contextpool::train

@@ -1,0 +1,292 @@
+#include "contextpool/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <utility>
+
+#include "contextpool/data/batch.h"
+#include "contextpool/data/random.h"
+#include "contextpool/eval/device.h"
+#include "contextpool/eval/model_file.h"
+#include "contextpool/eval/windows.h"
+#include "train/log.h"
+
+namespace contextpool::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
+constexpr double kOldSpeed = 0.9;      // share of the earlier steps in the speed that is shown
+constexpr const char* kMetric = "dev_loss";
+
+TrainOptions checked(TrainOptions options) {
+  validate(options);
+  return options;
+}
+
+data::Text open_text(const TrainOptions& options) {
+  data::Text text(options.data, options.layout);
+  for (const auto& stage : options.stages) data::check_window(text, data::Split::train, stage.length);
+  if (options.eval_tokens > 0) data::check_window(text, data::Split::dev, 1);
+  TORCH_CHECK_VALUE(options.model.vocabulary == text.alphabet().size(), options.data, ": the layout ", options.layout,
+                    " has ", text.alphabet().size(), " symbols, the model ", options.model.vocabulary);
+  return text;
+}
+
+models::LanguageModel make_model(const TrainOptions& options, torch::Device device) {
+  torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+  models::LanguageModel model(options.model);
+  model->to(device);
+  return model;
+}
+
+io::NamedTensors parameters_of(const models::LanguageModel& model) {
+  io::NamedTensors all;
+  for (const auto& p : model->named_parameters()) all.emplace_back(p.key(), p.value());
+  return all;
+}
+
+void make_run_folder(const fs::path& folder) {
+  TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(folder)), folder.string(),
+                    ": exists already; go on with it by --resume, or choose another name");
+  io::make_folder(folder);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainOptions options, Start start, Observer& observer)
+    : options_(checked(std::move(options))),
+      observer_(observer),
+      schedule_(options_.stages, options_.schedule, options_.final_share),
+      device_(eval::device_named(options_.device)),
+      text_(open_text(options_)),
+      model_(make_model(options_, device_)),
+      parameters_(parameters_of(model_)),
+      adamw_(parameters_, options_.adamw) {
+  if (options_.ema > 0) average_.emplace(parameters_, options_.ema);
+  open_run(start);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::open_run(const Start& start) {
+  std::optional<std::int64_t> resumed_from;
+  if (start.resume) {
+    TORCH_CHECK_VALUE(fs::is_directory(start.folder), start.folder.string(), ": there is no such run to resume");
+    const auto newest = io::newest_whole(start.folder);
+    for (const auto& skipped : newest.skipped) observer_.on_message("skipped a broken checkpoint: " + skipped.why);
+    if (newest.checkpoint) restore(*newest.checkpoint);
+    observer_.on_message(newest.checkpoint ? "resumed from " + newest.checkpoint->folder.string()
+                                           : "no checkpoint to resume from: starting at step 0");
+    resumed_from = step_;
+  } else {
+    make_run_folder(start.folder);
+  }
+  checkpoints_.emplace(start.folder, io::CheckpointWriter::Options{options_.keep, resumed_from});
+  io::replace_file(start.folder / "config.toml", start.config);
+  log_ = std::make_unique<Log>(start.folder / "log.jsonl", step_);
+  events_.emplace(start.folder, resumed_from);
+}
+
+void Trainer::restore(const io::Checkpoint& checkpoint) {
+  const auto file = checkpoint.folder / "model.safetensors";
+  TORCH_CHECK_VALUE(models::to_json(eval::model_options(checkpoint.metadata, file)) == models::to_json(options_.model),
+                    file.string(), ": a checkpoint of another model than config.toml and the flags describe");
+  io::load_into(io::named_tensors(*model_), checkpoint.model, file.string());
+  io::load_into(adamw_.state(), checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
+  if (average_) io::load_into(average_->tensors(), checkpoint.ema, (checkpoint.folder / "ema.safetensors").string());
+
+  const auto state_file = (checkpoint.folder / "state.json").string();
+  const auto state = Json::parse(checkpoint.state, nullptr, /*allow_exceptions=*/false);
+  try {
+    step_ = state.at("step").get<std::int64_t>();
+    tokens_ = state.at("tokens").get<std::int64_t>();
+    skipped_ = state.at("skipped").get<std::int64_t>();
+    skipped_in_a_row_ = state.at("skipped_in_a_row").get<std::int64_t>();
+    if (!state.at("best").is_null()) best_ = state.at("best").get<double>();
+  } catch (const Json::exception& e) {
+    TORCH_CHECK_VALUE(false, state_file, ": is not the state of a training run: ", e.what());
+  }
+  TORCH_CHECK_VALUE(step_ == checkpoint.step, state_file, ": says step ", step_, " in the folder of step ",
+                    checkpoint.step);
+}
+
+Outcome Trainer::run() {
+  while (step_ < schedule_.steps()) {
+    if (observer_.wants_stop()) {
+      TORCH_CHECK(save(std::nullopt), "contextpool: stopped at step ", step_, " without a checkpoint of it");
+      return Outcome::stopped;
+    }
+    const auto update = take_step();
+    const bool last = step_ == schedule_.steps();
+    const bool due = last || step_ % options_.checkpoint_every == 0;
+    const auto dev_loss = due ? score_dev() : std::nullopt;
+    record(update, dev_loss);
+    if (due) TORCH_CHECK(save(dev_loss) || !last, "contextpool: the last checkpoint could not be written");
+    if (skipped_in_a_row_ >= options_.give_up) {
+      save(std::nullopt);
+      TORCH_CHECK(false, "contextpool: stopped at step ", step_, ": ", skipped_in_a_row_,
+                  " steps in a row had a loss or gradient that is not finite; the weights are those before them");
+    }
+  }
+  return Outcome::finished;
+}
+
+Trainer::Update Trainer::take_step() {
+  clock_ = std::chrono::steady_clock::now();
+  const auto& stage = schedule_.stages()[schedule_.stage_of(step_)];
+  model_->train();
+  adamw_.zero_grad();
+  const auto loss_on_device = backward(stage);
+  // Loss and norm come from the device together: one wait a step.
+  const auto read = torch::stack({loss_on_device, gradient_norm(parameters_).to(torch::kDouble)}).cpu();
+  const auto loss = read[0].item<double>(), norm = read[1].item<double>(), lr = schedule_.lr(step_);
+
+  const bool good = std::isfinite(loss) && std::isfinite(norm);
+  if (good) {
+    if (options_.clip > 0 && norm > options_.clip) scale_gradients(parameters_, options_.clip / norm);
+    adamw_.step(lr);
+    if (average_) average_->update(step_ - skipped_);
+  }
+  skipped_ += good ? 0 : 1;
+  skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
+  tokens_ += stage.batch * stage.length;
+  ++step_;
+  return {loss, lr, norm, !good};
+}
+
+torch::Tensor Trainer::backward(const Stage& stage) {
+  const auto tokens = static_cast<double>(stage.batch * stage.length);
+  auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device_));
+  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+    const auto rows = data::part_of({0, stage.batch}, part, options_.accumulate);
+    const auto batch = data::make_batch(text_, data::Split::train, stage.length, options_.seed, step_, rows);
+    torch::manual_seed(data::random_bits({static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step_),
+                                          static_cast<std::uint64_t>(part), kDropout}));
+    torch::Tensor logits;
+    {
+      const eval::Autocast autocast(device_, options_.bfloat16);
+      logits = model_->forward(batch.input.to(device_));
+    }
+    const auto loss =
+        torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat), batch.target.to(device_).flatten(),
+                                             torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum)) /
+        tokens;
+    loss.backward();
+    total += loss.detach();
+  }
+  return total;
+}
+
+std::optional<double> Trainer::score_dev() {
+  if (options_.eval_tokens == 0) return std::nullopt;
+  const auto length = schedule_.stages()[schedule_.stage_of(step_ - 1)].length;
+  std::optional<AverageInPlace> in_place;
+  if (average_) in_place.emplace(*average_);
+  return eval::evaluate(model_, text_, data::Split::dev,
+                        {.window = length,
+                         .step = std::max<std::int64_t>(1, length / 2),
+                         .batch = options_.eval_batch,
+                         .tokens = options_.eval_tokens,
+                         .bfloat16 = options_.bfloat16})
+      .nats;
+}
+
+StepReport Trainer::report(const Update& update, std::optional<double> dev_loss) {
+  const auto& stages = schedule_.stages();
+  const auto& stage = stages[schedule_.stage_of(step_ - 1)];
+  const auto seconds = seconds_since(clock_);
+  const auto now = seconds / static_cast<double>(stage.batch * stage.length);
+  seconds_per_token_ = seconds_per_token_ == 0 ? now : kOldSpeed * seconds_per_token_ + (1 - kOldSpeed) * now;
+  double left = 0;
+  for (auto s = step_, i = std::int64_t{0}; i < static_cast<std::int64_t>(stages.size()); s -= stages[i++].steps) {
+    left += static_cast<double>(stages[i].steps - std::clamp<std::int64_t>(s, 0, stages[i].steps)) *
+            static_cast<double>(stages[i].batch * stages[i].length);
+  }
+  return {.step = step_,
+          .steps = schedule_.steps(),
+          .loss = update.loss,
+          .lr = update.lr,
+          .gradient_norm = update.gradient_norm,
+          .skipped = update.skipped,
+          .dev_loss = dev_loss,
+          .seconds = seconds,
+          .tokens_per_second = 1 / seconds_per_token_,
+          .seconds_left = left * seconds_per_token_,
+          .memory = eval::peak_memory(device_)};
+}
+
+void Trainer::record(const Update& update, std::optional<double> dev_loss) {
+  const auto told = report(update, dev_loss);
+  Json line = {{"step", step_},
+               {"stage", schedule_.stage_of(step_ - 1)},
+               {"loss", update.loss},  // JSON has no word for what is not finite: null
+               {"bpc", update.loss / std::numbers::ln2},
+               {"lr", update.lr},
+               {"gradient_norm", update.gradient_norm},
+               {"tokens", tokens_}};
+  if (update.skipped) line["skipped"] = true;
+  if (dev_loss) line["dev_loss"] = *dev_loss, line["dev_bpc"] = *dev_loss / std::numbers::ln2;
+  line["time"] = {{"seconds", told.seconds}, {"tokens_per_second", told.tokens_per_second}, {"memory", told.memory}};
+  const bool failed_before = log_failed_;
+  log_failed_ = !try_to_write(failed_before ? "" : "the log", [&] { log_->write(line); });
+
+  std::vector<std::pair<std::string, double>> values = {{"train/lr", update.lr},
+                                                        {"time/tokens_per_second", told.tokens_per_second},
+                                                        {"time/memory", static_cast<double>(told.memory)}};
+  if (!update.skipped) {
+    values.insert(values.end(), {{"train/loss", update.loss},
+                                 {"train/bpc", update.loss / std::numbers::ln2},
+                                 {"train/gradient_norm", update.gradient_norm}});
+  }
+  if (dev_loss) values.emplace_back("dev/bpc", *dev_loss / std::numbers::ln2);
+  try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, step_); });
+  observer_.on_step(told);
+}
+
+bool Trainer::save(std::optional<double> dev_loss) {
+  const bool better = dev_loss && std::isfinite(*dev_loss) && (!best_ || *dev_loss < *best_);
+  const auto best_now = better ? dev_loss : best_;
+  io::Checkpoint checkpoint;
+  checkpoint.step = step_;
+  checkpoint.model = io::named_tensors(*model_);
+  checkpoint.optimizer = adamw_.state();
+  if (average_) checkpoint.ema = average_->tensors();
+  checkpoint.metadata = eval::model_metadata(options_.model);
+  checkpoint.state = Json({{"step", step_},
+                           {"tokens", tokens_},
+                           {"skipped", skipped_},
+                           {"skipped_in_a_row", skipped_in_a_row_},
+                           {"best", best_now ? Json(*best_now) : Json()}})
+                         .dump(2) +
+                     "\n";
+  return try_to_write("the checkpoint of step " + std::to_string(step_), [&] {
+    log_->sync();
+    events_->sync();
+    checkpoints_->save(checkpoint);
+    best_ = best_now;
+    if (better) checkpoints_->mark_best({step_, *dev_loss, kMetric});
+  });
+}
+
+// A disk that is full, or away, must not cost the run: what was to be written is tried again when it is next due.
+template <typename F>
+bool Trainer::try_to_write(const std::string& what, F&& write) {
+  try {
+    write();
+    return true;
+  } catch (const io::FileError& e) {
+    if (!what.empty()) observer_.on_message(what + " was not written, training goes on: " + e.what());
+    return false;
+  }
+}
+
+}  // namespace contextpool::train

@@ -1,0 +1,37 @@
+"""Writes the files that fuzzing starts from: small good ones of each kind, and each with something wrong."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "F64": 8, "I64": 8}
+SEEDS: dict[str, tuple[object, int]] = {
+    "empty": ({}, 0),
+    "metadata": ({"__metadata__": {"format": "pt", "é": "\n"}}, 0),
+    "two": ({"a": entry("F32", [2, 1], 0, 8), "b": entry("U8", [3], 8, 11)}, 11),
+    "zero": ({"a": entry("F32", [0, 5], 0, 0), "b": entry("I64", [], 0, 8)}, 8),
+    "gap": ({"a": entry("U8", [2], 0, 2), "b": entry("U8", [1], 3, 4)}, 4),
+    "overlap": ({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 1, 3)}, 3),
+    "large": ({"a": entry("F64", [2**32, 2**31], 0, 8)}, 8),
+    "negative": ({"a": entry("F64", [-1, -8], 0, 8)}, 8),
+    "deep": ({"a": {"shape": [[[[]]]]}}, 0),
+    **{dtype: ({"w": entry(dtype, [2], 0, 2 * size)}, 2 * size) for dtype, size in SIZES.items()},
+}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (header, size) in SEEDS.items():
+        text = json.dumps(header, ensure_ascii=False).encode()
+        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+// The language model end to end: no bit of the future in any logit, steps equal to the whole, what it is made of, and
+// its options as JSON.
+#include "contextpool/models/language_model.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cases.h"
+
+namespace contextpool::testing {
+namespace {
+
+using models::LanguageModel;
+using models::LanguageModelCache;
+using models::LanguageModelOptions;
+
+double difference(const torch::Tensor& a, const torch::Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  const auto gap = (a - b).abs();
+  EXPECT_TRUE(gap.isfinite().all().item<bool>());
+  return gap.max().item<double>();
+}
+
+class EveryModel : public ::testing::TestWithParam<ModelCase> {
+ protected:
+  void SetUp() override { torch::manual_seed(7); }
+};
+
+TEST_P(EveryModel, PredictsWithoutABitOfTheFuture) {
+  auto model = random_model(GetParam().options);
+  constexpr int64_t kLength = 67;
+  const auto tokens = random_tokens(2, kLength);
+  const auto logits = model(tokens);
+  for (const int64_t t : {1, 2, 30, 65, 66}) {
+    auto changed = tokens.clone();
+    changed.select(1, t) = (changed.select(1, t) + 11) % 30;  // one symbol
+    const auto other = model(changed);
+    EXPECT_TRUE(torch::equal(other.slice(1, 0, t), logits.slice(1, 0, t))) << "symbol " << t;
+    EXPECT_FALSE(torch::equal(other.select(1, t), logits.select(1, t)));
+    changed.slice(1, t) = random_tokens(2, kLength - t);  // everything from there on
+    EXPECT_TRUE(torch::equal(model(changed).slice(1, 0, t), logits.slice(1, 0, t))) << "from " << t;
+  }
+}
+
+// The gradient that the predictions before t send to the parameters does not change with the symbols after.
+TEST_P(EveryModel, LearnsFromThePastWithoutABitOfTheFuture) {
+  auto model = random_model(GetParam().options);
+  constexpr int64_t kLength = 40, kT = 23;
+  const auto tokens = random_tokens(1, kLength);
+  auto changed = tokens.clone();
+  changed.slice(1, kT) = random_tokens(1, kLength - kT);
+  const auto embedding = [&](const torch::Tensor& row) {
+    model->zero_grad();
+    const auto logits = model(row).slice(1, 0, kT);
+    torch::nn::functional::cross_entropy(logits[0], tokens[0].slice(0, 1, kT + 1)).backward();
+    return model->named_parameters()["token.weight"].grad().clone();
+  };
+  EXPECT_TRUE(torch::equal(embedding(tokens), embedding(changed)));
+}
+
+TEST_P(EveryModel, StepsEqualTheWhole) {
+  for (const auto type : {torch::kFloat64, torch::kFloat32}) {
+    auto model = random_model(GetParam().options, type);
+    const torch::NoGradGuard no_grad;
+    const auto tokens = random_tokens(2, 90);
+    const auto whole = model(tokens);
+    const double scale = whole.abs().max().item<double>();
+    LanguageModelCache cache;
+    for (const int64_t count : {1, 1, 10, 1, 60, 1, 1, 15}) {
+      const auto first = cache.length;
+      const auto logits = model->step(tokens.narrow(1, first, count), cache);
+      EXPECT_LT(difference(logits, whole.narrow(1, first, count)), scale * (type == torch::kFloat64 ? 1e-12 : 1e-5));
+    }
+    EXPECT_EQ(cache.length, 90);
+  }
+}
+
+TEST_P(EveryModel, DoesNotDependOnTheRestOfTheBatch) {
+  auto model = random_model(GetParam().options, torch::kFloat64);
+  const auto tokens = random_tokens(3, 33);
+  const auto logits = model(tokens);
+  const auto order = torch::tensor({2, 0, 1});
+  EXPECT_LT(difference(model(tokens.index_select(0, order)), logits.index_select(0, order)), 1e-11);
+  EXPECT_LT(difference(model(tokens.narrow(0, 1, 1)), logits.narrow(0, 1, 1)), 1e-11);
+  EXPECT_LT(difference(model(tokens.slice(1, 0, 20)), logits.slice(1, 0, 20)), 1e-11);  // a row cut short
+}
+
+TEST_P(EveryModel, SurvivesJson) {
+  const auto& options = GetParam().options;
+  const auto json = models::to_json(options);
+  const auto back = models::from_json(nlohmann::json::parse(json.dump()));
+  EXPECT_EQ(models::to_json(back), json);
+  torch::manual_seed(1);
+  LanguageModel model(options);
+  torch::manual_seed(1);
+  LanguageModel copy(back);
+  const auto tokens = random_tokens(1, 12);
+  EXPECT_TRUE(torch::equal(model(tokens), copy(tokens)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EveryModel, ::testing::ValuesIn(model_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(LanguageModel, StartsAsItSays) {
+  auto options = small_options("context_pool");
+  options.features = 256;
+  options.heads = 4;
+  options.positions = "learned";
+  torch::manual_seed(3);
+  LanguageModel model(options);
+  for (const auto& item : model->named_parameters()) {
+    SCOPED_TRACE(item.key());
+    if (item.key().find("context_pool.predictor.conv2") != std::string::npos) continue;  // the sizes: below
+    const auto& p = item.value();
+    if (p.dim() > 1) {
+      EXPECT_NEAR(p.std().item<double>(), 0.02, 0.002);
+      EXPECT_NEAR(p.mean().item<double>(), 0, 0.002);
+    } else {
+      EXPECT_TRUE((p == (item.key().ends_with("bias") ? 0 : 1)).all().item<bool>());
+    }
+  }
+  const auto state = model->blocks()[0]->context_pool()->state(torch::randn({2, 50, 256}));
+  EXPECT_LT((state.sigma - 0.1 * 64 / 2).abs().max().item<double>(), 1e-5);  // 4 tokens, but at most half of r n
+}
+
+TEST(LanguageModel, CallsItsParametersAsPythonDoes) {
+  auto options = small_options("depthwise");
+  options.positions = "learned";
+  options.layers = 1;
+  EXPECT_EQ(LanguageModel(options)->named_parameters().keys(),
+            (std::vector<std::string>{"token.weight",
+                                      "position.weight",
+                                      "blocks.0.norm1.weight",
+                                      "blocks.0.norm1.bias",
+                                      "blocks.0.attention.qkv.weight",
+                                      "blocks.0.attention.qkv.bias",
+                                      "blocks.0.attention.out.weight",
+                                      "blocks.0.attention.out.bias",
+                                      "blocks.0.depthwise.weight",
+                                      "blocks.0.depthwise.bias",
+                                      "blocks.0.norm2.weight",
+                                      "blocks.0.norm2.bias",
+                                      "blocks.0.feedforward.up.weight",
+                                      "blocks.0.feedforward.up.bias",
+                                      "blocks.0.feedforward.down.weight",
+                                      "blocks.0.feedforward.down.bias",
+                                      "norm.weight",
+                                      "norm.bias",
+                                      "head.weight",
+                                      "head.bias"}));
+  EXPECT_TRUE(LanguageModel(options)->buffers().empty());
+}
+
+TEST(LanguageModel, DropsInTrainingOnly) {
+  auto options = small_options();
+  options.dropout = 0.2;
+  LanguageModel model(options);
+  const auto tokens = random_tokens(1, 20);
+  EXPECT_FALSE(torch::equal(model(tokens), model(tokens)));
+  model->eval();
+  EXPECT_TRUE(torch::equal(model(tokens), model(tokens)));
+}
+
+TEST(LanguageModel, LayersOfRandomSourcesDiffer) {
+  auto options = small_options("context_pool");
+  options.pool.locality = "random_sparse";
+  const LanguageModel model(options);
+  EXPECT_EQ(model->blocks()[0]->context_pool()->options().layer, 0);
+  EXPECT_EQ(model->blocks()[1]->context_pool()->options().layer, 1);
+}
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(LanguageModelOptions, RefuseWhatTheyDoNotKnow) {
+  const auto from = [](const char* text) {
+    return message_of([&] { models::from_json(nlohmann::json::parse(text), "run/model.safetensors"); });
+  };
+  const auto unknown = from(R"({"layers": 3, "pool_ration": 0.2})");
+  EXPECT_NE(unknown.find("run/model.safetensors"), std::string::npos) << unknown;
+  EXPECT_NE(unknown.find("did you mean \"pool_ratio\""), std::string::npos) << unknown;
+  EXPECT_NE(from(R"({"layers": "three"})").find("layers must be an integer"), std::string::npos);
+  EXPECT_NE(from(R"({"layers": 2.5})").find("layers must be an integer"), std::string::npos);
+  EXPECT_NE(from(R"({"layers": 18446744073709551615})").find("layers must be an integer"), std::string::npos);
+  EXPECT_NE(from(R"({"dropout": "0.1"})").find("dropout must be a number"), std::string::npos);
+  EXPECT_NE(from(R"({"mixer": 1})").find("mixer must be a word"), std::string::npos);
+  EXPECT_NE(from("[]").find("JSON object"), std::string::npos);
+  EXPECT_EQ(models::from_json(nlohmann::json::parse(R"({"layers": 3})")).layers, 3);
+}
+
+TEST(LanguageModelOptions, RefuseWhatCannotBeBuilt) {
+  const auto build = [](const std::function<void(LanguageModelOptions&)>& change) {
+    auto options = small_options("context_pool");
+    change(options);
+    return message_of([&] { LanguageModel model(options); });
+  };
+  EXPECT_EQ(build([](auto&) {}), "no error");
+  EXPECT_NE(build([](auto& o) { o.layers = 0; }).find("layers must be from 1"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.features = int64_t{1} << 40; }).find("features"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.heads = 3; }).find("multiple of heads"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.dropout = 1.5; }).find("dropout"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.positions = "rotory"; }).find("\"rotary\""), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.pool.reference_length = 0; }).find("reference_length"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.pool.size_norm = "softmax"; }).find("causal"), std::string::npos);
+}
+
+TEST(LanguageModel, RefusesWhatAreNoTokens) {
+  LanguageModel model(small_options());
+  EXPECT_THROW(model(torch::zeros({2, 4})), c10::Error);
+  EXPECT_THROW(model(torch::zeros({4}, torch::kInt64)), c10::Error);
+  EXPECT_THROW(model(torch::zeros({4, 0}, torch::kInt64)), c10::Error);
+  auto learned = small_options();
+  learned.positions = "learned";
+  EXPECT_NE(message_of([&] { LanguageModel(learned)->forward(random_tokens(1, 129)); }).find("only 128 positions"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace contextpool::testing

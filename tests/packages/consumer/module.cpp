@@ -1,0 +1,22 @@
+// Puts a ContextPool into a model, trains it for a step, then makes it refuse bad options.
+#include <contextpool/nn/context_pool.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <exception>
+
+int main() {
+  torch::nn::Sequential model(torch::nn::Linear(8, 8), contextpool::nn::ContextPool1d(8), torch::nn::Linear(8, 2));
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const auto before = model->parameters()[2].clone();
+  model->forward(torch::randn({2, 10, 8})).square().mean().backward();
+  optimizer.step();
+  if (torch::equal(before, model->parameters()[2])) return 1;
+  try {
+    contextpool::nn::ContextPool1d(contextpool::nn::ContextPoolOptions{.features = 8, .causal = true});
+  } catch (const std::exception& error) {
+    std::printf("trained; refused: %s\n", error.what());
+    return 0;
+  }
+  return 2;
+}

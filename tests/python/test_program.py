@@ -1,0 +1,231 @@
+"""The program: its configs and presets, what it prints, and how it answers bad input."""
+
+import json
+import math
+import re
+import struct
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from program import ROOT, SHORT, SMALL, call, contextpool_says, log
+from safetensors.torch import load_file, save_file
+
+PRESETS = sorted(p.stem for p in (ROOT / "configs").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+    """A short run with everything in it."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    flags = ["--model", "cp-tiny", "--steps", 6, "--checkpoint-every", 3, *SMALL, *SHORT]
+    contextpool_says("train", "--run", run, "--data", text, *flags)
+    return run
+
+
+def model_file(run: Path) -> Path:
+    return run / "checkpoints/step-6/model.safetensors"
+
+
+def test_a_run_folder_holds_what_is_promised(run: Path) -> None:
+    assert {p.name for p in run.iterdir()} >= {"config.toml", "log.jsonl", "checkpoints"}
+    assert list(run.glob("events.*"))
+    lines = log(run)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line in lines:
+        assert line["bpc"] == pytest.approx(line["loss"] / math.log(2))
+        assert line["tokens"] == 64 * line["step"]
+        assert ("dev_loss" in line) == (line["step"] in (3, 6))
+    config = tomllib.loads((run / "config.toml").read_text())
+    assert config["model"] == "cp-tiny" and config["layers"] == 1 and config["steps"] == 6
+
+
+def test_events_are_read_by_tensorboard(run: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run))
+    events.Reload()
+    for tag, key in (("train/loss", "loss"), ("train/lr", "lr"), ("train/gradient_norm", "gradient_norm")):
+        assert [e.step for e in events.Scalars(tag)] == [1, 2, 3, 4, 5, 6]
+        assert [e.value for e in events.Scalars(tag)] == pytest.approx([line[key] for line in log(run)], rel=1e-6)
+    assert [e.step for e in events.Scalars("dev/bpc")] == [3, 6]
+
+
+def test_the_same_command_gives_the_same_bits(run: Path, tmp_path: Path) -> None:
+    contextpool_says("train", "--run", tmp_path / "again", "--config", run / "config.toml")
+    assert model_file(tmp_path / "again").read_bytes() == model_file(run).read_bytes()
+    assert log(tmp_path / "again") == log(run)
+    assert (tmp_path / "again/config.toml").read_text() == (run / "config.toml").read_text()
+
+
+def test_flags_win_over_the_config_file_and_that_over_the_preset(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("# mine\nbatch = 5\nlr = [1e-3, 2e-3]\nbfloat16 = true\nheads = 4\n")
+    said = contextpool_says("train", "--preset", "tiny", "--config", file, "--lr", "5e-3", "--print-config")
+    config = tomllib.loads(said)
+    assert (config["lr"], config["batch"], config["length"]) == (5e-3, 5, 64)
+    assert config["bfloat16"] is True and config["heads"] == 4 and "layers" not in config
+    file.write_text(said)
+    assert contextpool_says("train", "--config", file, "--print-config") == said
+
+
+def test_every_config_file_is_a_preset() -> None:
+    said = " ".join(contextpool_says("train", "--help").split())
+    (listed,) = re.findall(r"a recipe of configs/: ([a-z0-9, -]+?) --", said)
+    assert sorted(listed.split(", ")) == PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_takes_a_step_scaled_down(name: str, tmp_path: Path, text: Path) -> None:
+    preset = tomllib.loads((ROOT / f"configs/{name}.toml").read_text())
+    data = text
+    if preset.get("layout") == "text8":
+        data = tmp_path / "letters"
+        data.write_bytes(bytes(b if chr(b) in "abcdefghijklmnopqrstuvwxyz" else 32 for b in text.read_bytes().lower()))
+    layout = {"enwik8": "bytes", "text8": "letters"}.get(preset.get("layout"), "bytes")
+    flags = [*SMALL, *SHORT, "--steps", 1, "--warmup", 1, "--layout", layout, "--data", data]
+    contextpool_says("train", "--preset", name, "--run", tmp_path / "run", *flags)
+    stages = len(preset["lr"]) if isinstance(preset["lr"], list) else 1
+    losses = [line["loss"] for line in log(tmp_path / "run")]
+    assert len(losses) == stages and all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, list[str]]:
+    return {line.split()[0]: line.split() for line in contextpool_says("models", "--length", 1024).splitlines()[1:]}
+
+
+@pytest.mark.parametrize("text_name", ["enwik8", "text8"])
+@pytest.mark.parametrize("layers, parameters", [(11, 36.0e6), (12, 39.3e6), (14, 45.8e6)])
+def test_the_papers_recipes(text_name: str, layers: int, parameters: float, table: dict) -> None:
+    config = tomllib.loads(contextpool_says("train", "--preset", f"{text_name}-cp-transformer-{layers}", "--print-config"))
+    assert config["model"] == f"cp-transformer-{layers}" and config["layout"] == text_name
+    assert config["length"] == [2048, 4096, 8192] and config["batch"] == [32, 32, 16]
+    assert sum(config["steps"]) == 530_000 and config["lr"] == [2.5e-4, 1.25e-4, 6.25e-5]
+    assert config["warmup"] == [min(n // 10, 10_000) for n in config["steps"]] and config["schedule"] == "staged"
+    assert (config["dropout"], config["weight-decay"], config["clip"]) == (0.2, 0.01, 0.25)
+    assert float(table[config["model"]][1]) == pytest.approx(parameters, rel=0.005)
+
+
+def test_models_lists_the_registry_with_its_costs(table: dict[str, list[str]]) -> None:
+    assert {"transformer-6", "cp-transformer-14", "dw-transformer-6", "cp-tiny"} <= table.keys()
+    flops, with_pooling = (float(table["cp-transformer-6"][k]) for k in (3, 4))
+    assert with_pooling - flops == pytest.approx(2 * 512 * 1025 / 2 * 6 / 1e6, abs=0.01)
+    assert table["transformer-6"][3] == table["transformer-6"][4]
+
+
+def test_eval_by_run_and_by_file_agree_and_follow_the_protocol(run: Path, text: Path) -> None:
+    windows = ["--window", 64, "--step", 16, "--tokens", 500, "--json"]
+    by_run = json.loads(contextpool_says("eval", "--run", run, *windows))
+    by_file = json.loads(contextpool_says("eval", "--checkpoint", model_file(run), "--data", text, *windows, "--batch", 7))
+    assert by_run["tokens"] == by_file["tokens"] == 499
+    assert by_run["bpc"] == pytest.approx(by_file["bpc"], abs=1e-5)
+    other = json.loads(contextpool_says("eval", "--run", run, *windows, "--split", "dev"))
+    assert other["bpc"] != by_run["bpc"]
+    assert "bpc" in contextpool_says("eval", "--run", run, "--which", "best", "--tokens", 300)
+
+
+def test_generate_repeats_by_seed(run: Path) -> None:
+    flags = ["generate", "--run", run, "--prompt", "import ", "--tokens", 30, "--device", "cpu"]
+    first = contextpool_says(*flags, "--seed", 1)
+    assert first.startswith("import ")
+    assert contextpool_says(*flags, "--seed", 1) == first != contextpool_says(*flags, "--seed", 2)
+    likeliest = contextpool_says(*flags, "--temperature", 0, "--seed", 1)
+    assert likeliest == contextpool_says(*flags, "--top-k", 1, "--seed", 2)
+
+
+def test_inspect_checkpoint_lists_what_safetensors_reads(run: Path) -> None:
+    tensors = load_file(model_file(run))
+    lines = contextpool_says("inspect-checkpoint", model_file(run)).splitlines()
+    for name, tensor in tensors.items():
+        (line,) = [x for x in lines if x.endswith(json.dumps(name))]
+        assert line.startswith("F32") and str(list(tensor.shape)) in line
+    assert lines[-1].startswith(f"{len(tensors)} tensors, {sum(t.numel() for t in tensors.values())} elements")
+
+
+def bad_inputs() -> list:
+    train = ["train", "--data", "TEXT", "--run", "NEW", *SMALL, *SHORT]
+    return [
+        ([], 2, ""),
+        (["trian"], 2, 'did you mean "train"'),
+        (["train", "--run", "NEW"], 2, "--data FILE is needed"),
+        (["train", "--data", "TEXT"], 2, "--run DIR is needed"),
+        ([*train, "--modle", "tiny"], 2, "did you mean --model"),
+        ([*train, "--model", "cp-transfomer-12"], 1, 'did you mean "cp-transformer-12"'),
+        ([*train, "--preset", "spec-ml"], 2, 'did you mean "spec-lm"'),
+        ([*train, "--layout", "enwik9"], 1, 'did you mean "enwik8"'),
+        ([*train, "--layout", "enwik8"], 1, "TEXT"),
+        ([*train, "--schedule", "cosin"], 1, 'did you mean "cosine"'),
+        ([*train, "--placement", "after_atention"], 1, 'did you mean "after_attention"'),
+        ([*train, "--lr", "fast"], 2, "--lr"),
+        ([*train, "--lr", "1e-3,1e-4", "--steps", "1,2,3"], 2, "--lr has 2 values for 3 stages"),
+        ([*train, "--length", "1000000"], 1, "TEXT: the split"),
+        ([*train, "--device", "cuda:99"], 1, "cuda:99"),
+        ([*train, "--config", "TYPO"], 2, "TYPO: unknown key lenght; did you mean length"),
+        ([*train, "--config", "MISSING"], 2, "MISSING"),
+        ([*train, "--config", "SECTION"], 2, "SECTION: [train]"),
+        ([*train, "--data", "MISSING"], 1, "MISSING: "),
+        ([*train, "--data", "EMPTY"], 1, "EMPTY: is empty"),
+        ([*train, "--data", "FOLDER"], 1, "FOLDER: "),
+        ([*train, "--run", "FOLDER"], 1, "FOLDER: exists already"),
+        ([*train, "--run", "MISSING", "--resume"], 2, "MISSING/config.toml"),
+        (["eval", "--run", "MISSING"], 2, "MISSING"),
+        (["eval"], 2, "--data"),
+        (["eval", "--data", "TEXT"], 2, "--checkpoint"),
+        (["eval", "--checkpoint", "MISSING", "--data", "TEXT"], 1, "MISSING: "),
+        (["eval", "--checkpoint", "EMPTY", "--data", "TEXT"], 1, "EMPTY: "),
+        (["eval", "--checkpoint", "TRUNCATED", "--data", "TEXT"], 1, "TRUNCATED: "),
+        (["eval", "--checkpoint", "HUGE", "--data", "TEXT"], 1, "HUGE: "),
+        (["eval", "--checkpoint", "OTHER", "--data", "TEXT"], 1, "OTHER: "),
+        (["eval", "--checkpoint", "LIAR", "--data", "TEXT"], 1, "LIAR: "),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--split", "tests"], 1, 'did you mean "test"'),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--window", "4", "--step", "8"], 1, "leave tokens out"),
+        (["generate", "--checkpoint", "MODEL", "--temperature", "-1"], 1, "temperature"),
+        (["generate", "--checkpoint", "MODEL", "--prompt", ""], 1, "prompt"),
+        (["models", "--length", "0"], 2, "--length"),
+        (["inspect-checkpoint"], 2, "FILE"),
+        (["inspect-checkpoint", "TRUNCATED"], 1, "TRUNCATED: "),
+        (["inspect-checkpoint", "TEXT"], 1, "TEXT: "),
+        (["inspect-checkpoint", "MODEL", "MODEL"], 2, "unexpected argument"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, text: Path, run: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    good = model_file(run).read_bytes()
+    tensors = load_file(model_file(run))
+    paths = {name: folder / name for name in ("NEW", "TYPO", "SECTION", "MISSING", "EMPTY", "FOLDER", "TRUNCATED", "HUGE", "OTHER", "LIAR")}
+    paths["TYPO"].write_text("batch = 2\nlenght = 64\n")
+    paths["SECTION"].write_text("[train]\nlength = 64\n")
+    paths["EMPTY"].write_bytes(b"")
+    paths["FOLDER"].mkdir()
+    paths["TRUNCATED"].write_bytes(good[:-1])
+    paths["HUGE"].write_bytes(struct.pack("<Q", 2**63) + good[8:])
+    save_file({"weight": torch.zeros(3)}, paths["OTHER"])
+    options = {"layers": 2**20, "features": 2**20}
+    save_file(tensors, paths["LIAR"], {"contextpool.model": json.dumps(options)})
+    return {**paths, "TEXT": text, "MODEL": model_file(run)}
+
+
+@pytest.mark.parametrize("arguments, status, words", bad_inputs(), ids=lambda x: " ".join(x[-4:]) if isinstance(x, list) else "")
+def test_bad_input_is_one_line_and_changes_nothing(
+    arguments: list[str], status: int, words: str, files: dict[str, Path]
+) -> None:
+    before = {p: p.stat().st_mtime_ns for p in files["TYPO"].parent.rglob("*")}
+    named = {k: str(p) for k, p in files.items()}
+    done = call(*[named.get(a, a) for a in arguments])
+    assert done.returncode == status, done.stderr
+    for key, path in named.items():
+        words = words.replace(key, path)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == (1 if arguments else 0), done.stderr
+    assert {p: p.stat().st_mtime_ns for p in files["TYPO"].parent.rglob("*")} == before
+
+
+def test_help_is_there() -> None:
+    assert "inspect-checkpoint" in contextpool_says("--help")
+    for name in ("train", "eval", "generate", "models", "inspect-checkpoint"):
+        assert "--help" in contextpool_says(name, "--help")
+    assert "--pool-initial-sigma" in contextpool_says("train", "--help")

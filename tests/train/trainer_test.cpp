@@ -1,0 +1,307 @@
+// train::Trainer: it learns, whatever the micro-batches and whatever goes wrong on the disk or in a step; a run folder
+// is never taken for another's.
+#include "contextpool/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "contextpool/eval/model_file.h"
+#include "contextpool/eval/windows.h"
+#include "contextpool/io/files.h"
+#include "runs.h"
+
+namespace contextpool::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<torch::Tensor> weights(train::Trainer& trainer) {
+  std::vector<torch::Tensor> all;
+  for (const auto& p : trainer.model()->parameters()) all.push_back(p.detach().clone());
+  return all;
+}
+
+bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!a[i].equal(b[i])) return false;
+  }
+  return a.size() == b.size();
+}
+
+train::TrainOptions plain_run(const Folder& folder, std::int64_t steps) {
+  auto o = small_run(folder);
+  o.model.dropout = 0;
+  o.accumulate = 1;
+  o.ema = 0;
+  o.stages = {{16, 4, steps, 1e-2, 2}};
+  o.schedule = "constant";
+  o.checkpoint_every = 1000;
+  return o;
+}
+
+// One of two words by the toss of a coin: 1 bit in 8 characters. Frequencies alone give 2.25 bits a character, pairs of
+// neighbours 0.78; only a model that sees the whole word so far comes near 1/8.
+std::string coin_text(std::size_t size) {
+  std::string text;
+  for (std::uint64_t state = 7; text.size() < size;) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    text += (state >> 63) != 0 ? "abcabcd;" : "bcabacd;";
+  }
+  return text;
+}
+
+class Learns : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Learns, WhatABrokenModelCouldNot) {
+  const Folder folder;
+  auto o = plain_run(folder, 150);
+  o.model = models::find_language_model(GetParam()).options;
+  o.data = folder.write("coin", coin_text(20'000));
+  o.stages = {{64, 8, 150, 5e-3, 20}};
+  o.schedule = "cosine";
+  o.eval_tokens = 1000;
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  trainer.run();
+  const data::Text text(o.data, "bytes");
+  const auto score = eval::evaluate(trainer.model(), text, data::Split::test, {.window = 64, .step = 32});
+  EXPECT_LT(score.bits(), 0.2) << "1/8 is the entropy of the text";
+  EXPECT_GT(score.bits(), 0.1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Learns, ::testing::Values("tiny", "dw-tiny", "cp-tiny"), [](const auto& info) {
+  std::string name = info.param;
+  std::erase(name, '-');
+  return name;
+});
+
+TEST(Trainer, MicroBatchesGiveTheGradientOfTheBatch) {
+  const Folder folder;
+  std::vector<std::vector<torch::Tensor>> results;
+  for (const std::int64_t parts : {1, 3}) {
+    auto o = plain_run(folder, 3);
+    o.accumulate = parts;
+    Watcher watcher;
+    train::Trainer trainer(o, {folder.path("run" + std::to_string(parts)), false, ""}, watcher);
+    trainer.run();
+    results.push_back(weights(trainer));
+  }
+  for (std::size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_TRUE(torch::allclose(results[0][i], results[1][i], 1e-3, 1e-4)) << i;
+  }
+}
+
+TEST(Trainer, TheLossOfTheFirstStepIsThatOfTheFormula) {
+  const Folder folder;
+  const auto o = plain_run(folder, 1);
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  // An untrained model of small weights predicts all 256 symbols alike.
+  trainer.run();
+  EXPECT_NEAR(watcher.reports[0].loss, std::log(256), 0.1);
+}
+
+TEST(Trainer, ClippingBoundsTheUpdateButNotTheReportedNorm) {
+  const Folder folder;
+  auto o = plain_run(folder, 1);
+  o.clip = 1e-12;  // with AdamW's eps, a gradient that small moves nothing
+  o.adamw.weight_decay = 0;
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  const auto before = weights(trainer);
+  trainer.run();
+  const auto after = weights(trainer);
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(torch::allclose(before[i], after[i], 0, 1e-5));
+  EXPECT_GT(watcher.reports[0].gradient_norm, 1e-3);
+}
+
+TEST(Trainer, BFloat16TrainsToo) {
+  const Folder folder;
+  auto o = plain_run(folder, 3);
+  o.bfloat16 = true;
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  trainer.run();
+  EXPECT_LT(watcher.reports.back().loss, watcher.reports.front().loss);
+  for (const auto& p : trainer.model()->parameters()) EXPECT_EQ(p.scalar_type(), torch::kFloat);
+}
+
+// Makes the gradient of the first parameter NaN in the given steps.
+void spoil(train::Trainer& trainer, std::int64_t from, std::int64_t to) {
+  auto p = trainer.model()->parameters().front();
+  p.register_hook([&trainer, from, to](const torch::Tensor& g) {
+    return trainer.step() >= from && trainer.step() < to ? g * std::numeric_limits<double>::quiet_NaN() : g;
+  });
+}
+
+TEST(Trainer, AStepThatIsNotFiniteIsSkippedAndCounted) {
+  const Folder folder;
+  Watcher watcher;
+  train::Trainer trainer(plain_run(folder, 6), {folder.path("run"), false, ""}, watcher);
+  spoil(trainer, 2, 4);
+  trainer.run();
+  for (const auto& w : weights(trainer)) EXPECT_TRUE(w.isfinite().all().item<bool>());
+  const auto log = log_of(folder.path("run"));
+  ASSERT_EQ(log.size(), 6U);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(log[i].contains("skipped"), i == 2 || i == 3) << i;
+  const auto state = nlohmann::json::parse(read(io::checkpoint_folder(folder.path("run"), 6) / "state.json"));
+  EXPECT_EQ(state["skipped"], 2);
+  EXPECT_EQ(state["skipped_in_a_row"], 0);
+}
+
+TEST(Trainer, GivesUpAfterManySkipsInARowWithTheWeightsBeforeThem) {
+  const Folder folder;
+  auto good = plain_run(folder, 2);
+  Watcher watcher;
+  train::Trainer reference(good, {folder.path("good"), false, ""}, watcher);
+  reference.run();
+
+  auto o = plain_run(folder, 20);
+  o.give_up = 3;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  spoil(trainer, 2, 20);
+  const auto message = message_of([&] { trainer.run(); });
+  EXPECT_NE(message.find("3 steps in a row"), std::string::npos) << message;
+  EXPECT_EQ(trainer.step(), 5);
+  EXPECT_TRUE(same(weights(trainer), weights(reference)));
+  EXPECT_EQ(read(io::checkpoint_folder(folder.path("run"), 5) / "model.safetensors"),
+            read(io::checkpoint_folder(folder.path("good"), 2) / "model.safetensors"));
+}
+
+TEST(Trainer, AFullDiskDoesNotStopTrainingAndIsTriedAgain) {
+  const Folder folder;
+  auto o = small_run(folder);
+  Watcher undisturbed;
+  train::Trainer(o, {folder.path("whole"), false, ""}, undisturbed).run();
+  // Full from the 2nd step on, room again after the 5th: the checkpoint of step 4 is lost, that of step 6 is not.
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  io::set_file_hook(
+      [&](io::FileOperation, const fs::path&) { return trainer.step() >= 3 && trainer.step() < 6 ? ENOSPC : 0; });
+  const auto outcome = trainer.run();
+  io::set_file_hook({});
+  EXPECT_EQ(outcome, train::Outcome::finished);
+  EXPECT_TRUE(watcher.heard("the checkpoint of step 4 was not written, training goes on"));
+  EXPECT_TRUE(watcher.heard("the log was not written"));
+  EXPECT_EQ(io::checkpoint_steps(folder.path("run")), (std::vector<std::int64_t>{6, 8}));
+  expect_same_run(folder.path("whole"), folder.path("run"), 8);  // the log too: late lines were not lost
+}
+
+TEST(Trainer, AFullDiskAtTheEndIsAnError) {
+  const Folder folder;
+  Watcher watcher;
+  train::Trainer trainer(plain_run(folder, 1), {folder.path("run"), false, ""}, watcher);
+  io::set_file_hook([](io::FileOperation, const fs::path&) { return ENOSPC; });
+  const auto message = message_of([&] { trainer.run(); });
+  io::set_file_hook({});
+  EXPECT_NE(message.find("the last checkpoint could not be written"), std::string::npos) << message;
+}
+
+TEST(Trainer, ARunFolderIsNotReused) {
+  const Folder folder;
+  const auto o = plain_run(folder, 1);
+  fs::create_directory(folder.path("run"));
+  folder.write("run/precious", "text");
+  Watcher watcher;
+  const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+  EXPECT_NE(message.find(folder.path("run")), std::string::npos) << message;
+  EXPECT_NE(message.find("--resume"), std::string::npos) << message;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("run")), {}), 1);
+}
+
+TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {
+  const Folder folder;
+  auto o = plain_run(folder, 1);
+  Watcher watcher;
+  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  const auto before = read(folder.path("run/log.jsonl"));
+  for (const bool other_shape : {true, false}) {
+    auto other = o;
+    (other_shape ? other.model.feedforward : other.model.heads) = other_shape ? 64 : 4;
+    const auto message = message_of([&] { train::Trainer(other, {folder.path("run"), true, "new"}, watcher); });
+    EXPECT_NE(message.find("another model"), std::string::npos) << message;
+    EXPECT_EQ(read(folder.path("run/log.jsonl")), before);
+    EXPECT_EQ(read(folder.path("run/config.toml")), "");
+  }
+}
+
+TEST(Trainer, BadOptionsAreRefusedBeforeAnythingIsWritten) {
+  const Folder folder;
+  Watcher watcher;
+  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+    auto o = plain_run(folder, 1);
+    change(o);
+    const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(folder.path("run")));
+  };
+  refuses("has 3600 symbols", [](auto& o) { o.stages[0].length = 4000; });
+  refuses("missing.txt", [&](auto& o) { o.data = folder.path("missing.txt"); });
+  refuses("beta1", [](auto& o) { o.adamw.beta1 = 1; });
+  refuses("clip", [](auto& o) { o.clip = -1; });
+  refuses("accumulate", [](auto& o) { o.accumulate = 5; });
+  refuses("learned positions", [](auto& o) {
+    o.model.positions = "learned";
+    o.model.length = 8;
+  });
+  refuses("256", [&](auto& o) {
+    o.layout = "letters";
+    o.data = folder.write("letters", std::string(4000, 'a'));
+  });
+  refuses("device", [](auto& o) { o.device = "gpu"; });
+}
+
+TEST(Trainer, TheBestCheckpointByDevLossIsMarkedAndKept) {
+  const Folder folder;
+  auto o = plain_run(folder, 8);
+  o.checkpoint_every = 1;
+  o.keep = 1;
+  Watcher watcher;
+  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  std::int64_t best = 0;
+  for (std::size_t i = 0; i < watcher.reports.size(); ++i) {
+    if (*watcher.reports[i].dev_loss < *watcher.reports[best].dev_loss) best = static_cast<std::int64_t>(i);
+  }
+  const auto marked = io::best_checkpoint(folder.path("run"));
+  ASSERT_TRUE(marked);
+  EXPECT_EQ(marked->step, best + 1);
+  EXPECT_NO_THROW(io::load_checkpoint(io::checkpoint_folder(folder.path("run"), best + 1)));
+  EXPECT_NE(eval::model_of_run(folder.path("run"), "best").file.string().find("step-" + std::to_string(best + 1)),
+            std::string::npos);
+}
+
+TEST(Trainer, TheAverageIsWhatEvalReadsAndDevScores) {
+  const Folder folder;
+  auto o = plain_run(folder, 5);
+  o.ema = 0.9;
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  trainer.run();
+  const auto file = eval::model_of_run(folder.path("run"), "newest").file;
+  EXPECT_EQ(file.filename(), "ema.safetensors");
+  auto model = eval::load_model(file, torch::kCPU);
+  const data::Text text(o.data, "bytes");
+  const auto score = eval::evaluate(model, text, data::Split::dev,
+                                    {.window = 16, .step = 8, .batch = o.eval_batch, .tokens = o.eval_tokens});
+  EXPECT_DOUBLE_EQ(score.nats, *watcher.reports.back().dev_loss);
+  EXPECT_FALSE(model->parameters()[0].equal(trainer.model()->parameters()[0]));
+}
+
+TEST(ProgressLine, SaysWhatMatters) {
+  const auto line = train::progress_line({.step = 120,
+                                          .steps = 1000,
+                                          .loss = std::log(2) * 1.5,
+                                          .tokens_per_second = 4512,
+                                          .seconds_left = 62,
+                                          .memory = 812'000'000});
+  EXPECT_EQ(line, "step 120/1000  loss 1.0397  1.500 bpc  4.5k tokens/s  812 MB  ETA 1:02");
+}
+
+}  // namespace
+}  // namespace contextpool::testing
