@@ -6,7 +6,10 @@
 #include <exception>
 
 int main() {
-  torch::nn::Sequential model(torch::nn::Linear(8, 8), contextpool::nn::ContextPool1d(8), torch::nn::Linear(8, 2));
+  // Rows of 10 tokens: at the default usual_length the windows would start too narrow to see a neighbour.
+  const contextpool::nn::ContextPoolOptions options{.features = 8, .usual_length = 10};
+  torch::nn::Sequential model(torch::nn::Linear(8, 8), contextpool::nn::ContextPool1d(options),
+                              torch::nn::Linear(8, 2));
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   const auto before = model->parameters()[2].clone();
   model->forward(torch::randn({2, 10, 8})).square().mean().backward();
