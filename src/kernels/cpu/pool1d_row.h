@@ -350,7 +350,7 @@ class Row {
   // rounding leaves of the sum of dl over the sequence, which is 0, is taken off each token in proportion to
   // sum_i p_ij.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
-    const std::int64_t step = kChunk * kLanes<T>;
+    const std::int64_t step = 2 * kLanes<T>;
     const bool whole = in_.channels <= step || is_small();
     const std::int64_t width = whole ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
     Buffer<double> sums(in_.tokens * width);

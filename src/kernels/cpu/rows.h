@@ -70,6 +70,9 @@ template <class T, int widest, class Body>
 void for_chunks(std::int64_t channels, const Body& body) {
   std::int64_t d = 0;
   for (; d + widest * kLanes<T> <= channels; d += widest * kLanes<T>) body(Chunk<widest, false>{d, 0});
+  if constexpr (widest > 2) {
+    for (; d + 2 * kLanes<T> <= channels; d += 2 * kLanes<T>) body(Chunk<2, false>{d, 0});
+  }
   for (; d + kLanes<T> <= channels; d += kLanes<T>) body(Chunk<1, false>{d, 0});
   if (d < channels) body(Chunk<1, true>{d, static_cast<int>(channels - d)});
 }
