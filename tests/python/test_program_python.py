@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples import block
 from program import ENVIRONMENT, PROGRAM, ROOT, SHORT, contextpool_says
 from safetensors.torch import load_file, save_file
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
 
 
 def test_the_script_of_the_documentation_runs(folder: Path) -> None:
-    (script,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE)
+    script = block((ROOT / "docs/training.md").read_text(), "python")
     assert len([line for line in script.splitlines() if line.strip()]) <= 10
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
