@@ -53,8 +53,9 @@ if(CONTEXTPOOL_WITH_CUDA)
   target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp
                                          $<TARGET_OBJECTS:contextpool_kernels_cuda>)
   target_include_directories(contextpool_ops PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(contextpool_ops PRIVATE "${_torch_cuda}" "${CONTEXTPOOL_TORCH_LIB_DIR}/libc10_cuda.so"
-                                                CUDA::cudart)
+  # torch's CUDA side registers itself when it is loaded; hardly a symbol of it is named, so the linker must be told.
+  target_link_libraries(contextpool_ops PRIVATE "-Wl,--push-state,--no-as-needed,${_torch_cuda},--pop-state"
+                                                "${CONTEXTPOOL_TORCH_LIB_DIR}/libc10_cuda.so" CUDA::cudart)
 else()
   message(STATUS "CUDA: not built (CONTEXTPOOL_CUDA=${CONTEXTPOOL_CUDA})")
   target_sources(contextpool_ops PRIVATE src/ops/cuda/unavailable.cpp)

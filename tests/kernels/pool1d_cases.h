@@ -21,8 +21,6 @@
 
 namespace contextpool::testing {
 
-using cpu::Type;
-
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -62,6 +60,7 @@ struct Case {
   Logits logits = Logits::spread_1;
   Mask mask = Mask::none;
   Layout layout = Layout::contiguous;
+  bool rounds_weights = false;  // whether weights are multiplied in the storage type, as matrix units do
 };
 
 inline std::string name(const Case& c) {

@@ -115,6 +115,7 @@ using Setting = std::tuple<at::DeviceType, Algorithm, bool, Type>;
 inline Case spec(const Setting& setting, std::int64_t batch, std::int64_t tokens, std::int64_t channels) {
   Case c;
   std::tie(std::ignore, c.algorithm, c.causal, c.type) = setting;
+  c.rounds_weights = std::get<0>(setting) == at::kCUDA;
   c.batch = batch;
   c.tokens = c.targets = tokens;
   c.channels = channels;

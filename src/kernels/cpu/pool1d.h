@@ -5,10 +5,9 @@
 
 #include "kernels/algorithm.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/type.h"
 
 namespace contextpool::cpu {
-
-enum class Type : std::uint8_t { f64, f32, bf16, f16 };
 
 // Rows of channels are contiguous; strides count elements. log_weight and sigma are double for f64, else float, and
 // contiguous, as is everything written.

@@ -1,7 +1,7 @@
 // pool2d for one instruction set (CONTEXTPOOL_ARCH): unpacks the batch, the storage type and the order of the features.
-// A batch that can occupy all threads is dealt out by map; else the threads share each map.
 #include "kernels/cpu/pool2d_arch.h"
 
+#include "kernels/cpu/batch.h"
 #include "kernels/cpu/pool2d_layout.h"
 #include "kernels/cpu/pool2d_map.h"
 
@@ -24,30 +24,6 @@ MapInput<S> map_input(const Pool2d& in, std::int64_t b, const S* x) {
           static_cast<const T*>(in.sigma) + b * in.out_height * in.out_width};
 }
 
-template <class Body>
-void for_maps(const Pool2d& in, const Parallel& parallel, const Body& body) {
-  if (in.batch < parallel.threads) {
-    for (std::int64_t b = 0; b < in.batch; ++b) body(b, parallel);
-    return;
-  }
-  const Parallel alone{1, [](std::int64_t n, std::int64_t, const auto& piece) {
-                         if (n > 0) piece(0, n);
-                       }};
-  parallel.run(in.batch, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) body(b, alone);
-  });
-}
-
-template <class Body>
-void with_type(Type type, const Body& body) {
-  switch (type) {
-    case Type::f64: return body(double{});
-    case Type::f32: return body(float{});
-    case Type::bf16: return body(bf16{});
-    case Type::f16: return body(f16{});
-  }
-}
-
 }  // namespace
 
 void pool2d(const Pool2d& in, void* y, const Parallel& parallel) {
@@ -55,7 +31,7 @@ void pool2d(const Pool2d& in, void* y, const Parallel& parallel) {
     using S = decltype(zero);
     const std::int64_t pixels = in.height * in.width;
     const std::int64_t targets = in.out_height * in.out_width;
-    for_maps(in, parallel, [&](std::int64_t b, const Parallel& threads) {
+    for_batch(in.batch, parallel, [&](std::int64_t b, const Parallel& threads) {
       const PixelRows<S> x(static_cast<const S*>(in.x) + b * pixels * in.channels, in.channels, pixels,
                            in.channels_last, threads);
       PixelRowsOut<S> out(static_cast<S*>(y) + b * targets * in.channels, in.channels, targets, in.channels_last);
@@ -72,7 +48,7 @@ void pool2d_backward(const Pool2d& in, const void* dy, void* dx, void* dlog_weig
     using T = typename SumOf<S>::Type;
     const std::int64_t pixels = in.height * in.width;
     const std::int64_t targets = in.out_height * in.out_width;
-    for_maps(in, parallel, [&](std::int64_t b, const Parallel& threads) {
+    for_batch(in.batch, parallel, [&](std::int64_t b, const Parallel& threads) {
       const PixelRows<S> x(static_cast<const S*>(in.x) + b * pixels * in.channels, in.channels, pixels,
                            in.channels_last, threads);
       const PixelRows<S> g(static_cast<const S*>(dy) + b * targets * in.channels, in.channels, targets,

@@ -8,14 +8,14 @@
 
 namespace contextpool::cuda {
 
-// A target as its sources see it: p_ir = 2^(e_r - exponent - (scale t)^2). One that has nothing to give is nobody's:
-// begin = end, position and index -1.
+// A target as its sources see it: p_ir = 2^(e_r - exponent - rest - (scale t)^2), and 1 where scale is 0. One that has
+// nothing to give is nobody's: begin = end, position -1. (Its row of dy is position - first_position.)
 struct __align__(16) Weighted {
   float scale;
-  float exponent;  // E_i + log2 Z_i
+  float exponent;  // E_i + log2 Z_i; float32: E_i, and
+  float rest;      // log2 Z_i (see Exponent)
   int begin, end;
   int position;
-  int index;
   float c;    // c_i
   int level;  // as of Target; all zero: nobody
 };
@@ -36,8 +36,9 @@ struct Backward {
 
 // What the sums Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of a target lead to; called by threads 0 .. 63 of a tile.
 // A target whose dy is 0 (not alive) has no share in any gradient, whatever its sources hold.
-__device__ inline void finish_target(const Problem& in, Part part, const Backward& out, int batch, int tile,
-                                     const Target& target, const float (&sums)[4], bool alive) {
+template <typename T>
+__device__ void finish_target(const Problem& in, Part part, const Backward& out, int batch, int tile,
+                              const Target& target, const float (&sums)[4], bool alive) {
   const std::int64_t index = static_cast<std::int64_t>(batch) * in.targets + target.index;
   const bool here = target.index >= 0;
   float total[4] = {sums[0], sums[1], sums[2], sums[3]};
@@ -54,11 +55,18 @@ __device__ inline void finish_target(const Problem& in, Part part, const Backwar
   }
   const bool gives = here && alive && total[0] != 0;
   const float inverse = 1.f / total[0], c = total[1] * inverse;
-  Weighted weighted{0, 0, 0, 0, -1, -1, 0, 0};
+  Weighted weighted{0, 0, 0, 0, 0, -1, 0, 0};
   if (gives) {
-    weighted = {
-        target.scale, target.exponent + log2f(total[0]), target.begin, target.end, target.position, target.index, c,
-        target.level};
+    const float log = log2f(total[0]);
+    constexpr bool kApart = std::is_same_v<T, float>;
+    weighted = {target.scale,
+                target.exponent + (kApart ? 0.f : log),
+                kApart ? log : 0.f,
+                target.begin,
+                target.end,
+                target.position,
+                c,
+                target.level};
   }
   out.tiled[(static_cast<std::int64_t>(batch) * in.tiles + tile) * kTile + threadIdx.x] = weighted;
   if (here) {

@@ -18,11 +18,12 @@
 namespace contextpool::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLog2eRest = 1.925963e-8f;  // what kLog2e lacks
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kScale = 0.8493218002880191f;  // sqrt(log2(e) / 2)
 
 struct __align__(16) Target {
-  float scale;     // u_i; 0 where only the token itself is a source
+  float scale;     // u_i; 0 where only the token itself may be a source
   float exponent;  // E_i
   int begin, end;  // sources: tokens, or blocks of `level`
   int position;    // i
@@ -71,6 +72,8 @@ struct Problem {
   Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned
   int* class_tile;  // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
   int tiles;        // per sequence, at most
+
+  __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
 };
 
 // Channels in eights (32 bytes: what memory moves at once), and eight more whose first is the mass.
@@ -144,6 +147,16 @@ __device__ inline float power_of_two(float v) {
 }
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 __device__ inline float not_a_number() { return __int_as_float(0x7fc00000); }
+
+// l log2(e) = whole + rest with a whole number in front: one float holds few bits behind the point where l is large.
+// (None from 2^23 on; nor has l itself then.)
+struct Exponent {
+  float whole, rest;
+  __device__ explicit Exponent(float log_weight)
+      : whole(rintf(log_weight * kLog2e)),
+        rest(fabsf(whole) < 8388608.f ? fmaf(log_weight, kLog2e, -whole) + log_weight * kLog2eRest : 0.f) {}
+  __device__ float minus(float other) const { return (whole - other) + rest; }
+};
 
 // The exponent of a block whose weight has this log2: its moments are then at most about max|x|.
 __device__ inline float block_exponent(float log_weight) { return ceilf(log_weight); }

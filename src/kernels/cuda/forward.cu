@@ -48,7 +48,8 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
       const float* mass = tile.shared.mass + n * kRows + slot * kSlot;
       auto* a = reinterpret_cast<Pair<T>*>(shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot);
       __align__(16) Pair<T> weight[kSlot / 2];
-      const bool tokens = source.level == 0;
+      const bool tokens = source.level == 0, alone = target.scale == 0;
+      const float one = 1.f + 0.f * target.exponent;  // the weight of the only source, to the bit; or NaN
       if (!tokens) from += 0.5f - half;
 #pragma unroll
       for (int r = 0; r < kSlot; r += 2) {
@@ -57,10 +58,10 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
         const float t0 = from - (tokens ? static_cast<float>(r) : half * kCheb[r]);
         const float t1 = from - (tokens ? static_cast<float>(r + 1) : half * kCheb[r + 1]);
         const float d0 = target.scale * t0, d1 = target.scale * t1;
-        const float w0 = power_of_two(e.x - target.exponent - d0 * d0);
-        const float w1 = power_of_two(e.y - target.exponent - d1 * d1);
+        const float w0 = alone ? one : power_of_two(fmaf(-d0, d0, e.x - target.exponent + (tokens ? m.x : 0.f)));
+        const float w1 = alone ? one : power_of_two(fmaf(-d1, d1, e.y - target.exponent + (tokens ? m.y : 0.f)));
         weight[r / 2] = Pair<T>::of(r >= low && r < high ? w0 : 0.f, r + 1 >= low && r + 1 < high ? w1 : 0.f);
-        sum += weight[r / 2].first() * m.x + weight[r / 2].second() * m.y;
+        sum += weight[r / 2].first() * (tokens ? 1.f : m.x) + weight[r / 2].second() * (tokens ? 1.f : m.y);
       }
 #pragma unroll
       for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {

@@ -41,7 +41,7 @@ enum class Use { own, remainder, near };
 struct Row {  // one of the 64; position base + offset
   int unit;   // token, or block
   int base;
-  float offset, exponent;
+  float offset, exponent, rest;
   bool live;
 };
 
@@ -153,7 +153,7 @@ struct Gather {
       const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
       loader.load(shared.b[stage], Product<T>::kB, blockIdx.y * Product<T>::kColumns, [&](int k) {
         const Weighted& t = targets[k * Load::kStep];
-        return RowAt<T>{dy + static_cast<std::int64_t>(t.index) * loader.channels,
+        return RowAt<T>{dy + static_cast<std::int64_t>(t.position - in.first_position()) * loader.channels,
                         t.position >= 0 && (!near || t.level > 0)};
       });
     }
@@ -183,7 +183,9 @@ struct Gather {
       if (kUse == Use::remainder) uses = takes_remainder(t.position, level, row.unit);
       if (kUse == Use::near) uses = t.level > 0 && row.unit >= near_begin(t.position) && row.unit <= t.position;
       const float d = t.scale * (static_cast<float>(t.position - row.base) - row.offset);
-      w[k % 2] = uses && row.live ? power_of_two(row.exponent - t.exponent - d * d) : 0.f;
+      const float p = t.scale == 0 ? 1.f + 0.f * t.exponent
+                                   : power_of_two((row.exponent - t.exponent) + (row.rest - t.rest) - d * d);
+      w[k % 2] = uses && row.live ? p : 0.f;
       c[k % 2] = t.c;
       if (k % 2 == 1) {
         weight[k / 2] = Pair<T>::of(w[0], w[1]);
@@ -210,7 +212,7 @@ struct Gather {
       end = starts[kClasses];
     }
     const bool near = level == 0 && out.natural != nullptr;
-    const int shift = in.tokens - in.targets;  // target m is at position shift + m
+    const int shift = in.first_position();
     const int uses = near || (level > 0 && in.causal) ? 2 : 1;
 #pragma unroll 1
     for (int k = 0; k < uses; ++k) {
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   group /= parts;
   const std::int64_t start = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
   const int r = threadIdx.x & 63, block = group * 8 + r / kNodes;
-  Row row{block, block << level, node_offset(level, r % kNodes), 0, false};
+  Row row{block, block << level, node_offset(level, r % kNodes), 0, 0, false};
   if (block < blocks) {
     const float log_weight = in.block_log[start + block];
     row.live = log_weight != minus_infinity();
@@ -299,18 +301,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
   const int j = j0 + (threadIdx.x & 63);
   const float* logs = in.log_weight + static_cast<std::int64_t>(batch) * in.tokens;
-  const float log_weight = j < in.tokens ? logs[j] * kLog2e : minus_infinity();
+  const Exponent exponent(j < in.tokens ? logs[j] : minus_infinity());
+  const bool alive = exponent.whole != minus_infinity();
   Product<T> product;
-  Gather<T> gather{in,
-                   out,
-                   shared,
-                   batch,
-                   0,
-                   j0,
-                   min(in.tokens, j0 + kTile),
-                   Row{j, j, 0, log_weight, log_weight != minus_infinity()},
-                   0,
-                   1};
+  Gather<T> gather{
+      in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile), Row{j, j, 0, exponent.whole, exponent.rest, alive},
+      0,  1};
   gather.run(product);
 
   constexpr int kColumns = Product<T>::kColumns, kStride = Product<T>::kB;
@@ -331,7 +327,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l:
     // slots of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
     const int r = threadIdx.x & 63, slot = threadIdx.x >> 6;
-    const float w = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - block_exponent(in.block_log[block]));
+    const float w = alive ? exp2f(exponent.minus(block_exponent(in.block_log[block]))) : 0.f;
 #pragma unroll
     for (int q = 0; q < kNodes; ++q) {
       const float value = w * kLeafTable.token[r][q];
@@ -401,7 +397,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (threadIdx.x >= kTile || j >= in.tokens) return;
   float dl = 0;
-  if (log_weight != minus_infinity()) {
+  if (alive) {
     for (int k = 0; k < 16; ++k) dl += shared.share[threadIdx.x][k];
     if (blockIdx.y == 0) {
       for (int k = 0; k < kRows / kSlot; ++k) dl -= shared.mass[k][threadIdx.x];

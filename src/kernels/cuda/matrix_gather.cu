@@ -136,11 +136,13 @@ struct Gather {
     if (n < count) {
       const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
       const int d = blockIdx.y * Wide<T>::kColumns + Load::piece() * 8;
-      const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(batch) * in.targets * in.channels + d;
+      const int shift = in.first_position();
+      const T* dy = static_cast<const T*>(out.dy) +
+                    (static_cast<std::int64_t>(batch) * in.targets - shift) * in.channels + d;  // of position 0
       Load::load(
           shared.rows[stage], d < in.channels,
-          [&](int k) { return dy + static_cast<std::int64_t>(targets[k * Load::kStep].index) * in.channels; },
-          [&](int k) { return targets[k * Load::kStep].index >= 0; });
+          [&](int k) { return dy + static_cast<std::int64_t>(targets[k * Load::kStep].position) * in.channels; },
+          [&](int k) { return targets[k * Load::kStep].position >= shift; });
     }
     copy_commit();
   }
@@ -194,8 +196,8 @@ struct Gather {
         end = starts[kClasses];
       }
       add<Use::own>(2 * own_begin, 2 * own_end, careful, product, mass);
-      if constexpr (kTokens && kCausal) {          // those in this block of 64
-        const int shift = in.tokens - in.targets;  // target m is at position shift + m
+      if constexpr (kTokens && kCausal) {  // those in this block of 64
+        const int shift = in.first_position();
         add<Use::near>(max(0, first_unit - shift) / kRows,
                        (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows, careful, product, mass);
       }

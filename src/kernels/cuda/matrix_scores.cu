@@ -37,7 +37,7 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
     const Target target = tile.shared.targets[matrix_row(t)];
     const int at = unit - target.begin, ends = (target.position + 1) >> level;
     const auto count = static_cast<unsigned>(target.end - target.begin);
-    const float base = target.scale * static_cast<float>(target.position - (unit << level));
+    const auto distance = static_cast<float>(target.position - (unit << level));
     const bool odd = target.index >= 0 && (ends & 1) != 0;
 #pragma unroll
     for (int slot = 0; slot < 2; ++slot) {
@@ -49,7 +49,8 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const bool use = kTokens ? static_cast<unsigned>(at + slot * stride + q + k) < count : whole;
-        const float d = fmaf(-target.scale, static_cast<float>(slot) * step + offset[k], base), d2 = d * d;
+        // Exactly 0 at the target's own token: in the gradient of sigma nothing else may be left of it.
+        const float d = target.scale * (distance - (static_cast<float>(slot) * step + offset[k])), d2 = d * d;
         const float w = power_of_two(e[k] - target.exponent - d2), a = use ? w : 0.f;
         const float score = a == 0 ? 0.f : scores[slot * 4 + t * 2 + k], ad = a * d2;
         sums[0][t] = fmaf(a, m[k], sums[0][t]);
@@ -183,8 +184,8 @@ __global__ void __launch_bounds__(kWarpgroup, 4)
   if (threadIdx.x >= kTile) return;
   float total[kSums];
   for (int q = 0; q < kSums; ++q) total[q] = shared.total[q][threadIdx.x];
-  finish_target(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
-                shared.alive[threadIdx.x] != 0);
+  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
+                   shared.alive[threadIdx.x] != 0);
 }
 
 }  // namespace

@@ -10,6 +10,9 @@ namespace contextpool::cuda {
 namespace {
 
 constexpr int kLanes = 8;  // threads that plan one target together
+// Sizes below which the gradient of sigma, a sum of a t^2 (s - c), is made by sources that hardly count in the sum of
+// a.
+constexpr float kSteep = 1;
 
 struct Lanes {
   unsigned mask;
@@ -61,6 +64,10 @@ struct Planner {
     target.exponent = 0;
     target.begin = target.end = begin;
     if (begin >= end) return;
+    if (target.sigma < kSteep) {
+      by_single_tokens(begin, end);
+      return;
+    }
     const int first = begin / kRows, last = (end - 1) / kRows;
     const bool own = position >= begin && position < end;
     float least = own ? l[position] * kLog2e : minus_infinity(), most = minus_infinity();
@@ -107,28 +114,38 @@ struct Planner {
     target.exponent = ceilf(lanes.max(most));
   }
 
+  // log2 of the squared distance of a token.
+  __device__ float log_square(int j) const {
+    return 2.f * log2f(static_cast<float>(abs(position - j)));  // of the token itself: -inf
+  }
+
   __device__ void by_single_tokens(int begin, int end) {
     const float* l = token_logs();
-    float best = minus_infinity();
+    float best = minus_infinity(), moment = minus_infinity();
     bool bad = false;
     for (int j = begin + lanes.lane; j < end; j += kLanes) {
       const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
       bad = bad || !(v < __int_as_float(0x7f800000));
       best = fmaxf(best, v);
+      moment = fmaxf(moment, v + log_square(j));
     }
     best = lanes.max(best);
     if (lanes.any(bad)) {  // a NaN or +inf among the weights: every sum over it is NaN
       target.begin = begin;
       target.end = end;
+      target.exponent = not_a_number();
       return;
     }
     int first = end, last = begin - 1;
     if (best > minus_infinity()) {
       target.exponent = ceilf(best);
-      const float least = best - precision.cut - log2f(static_cast<float>(end - begin));
+      const float margin = precision.cut + log2f(static_cast<float>(end - begin));
+      const float least = best - margin;
+      const bool steep = target.sigma < kSteep;
+      const float least_moment = steep ? lanes.max(moment) - margin : 0.f;
       for (int j = begin + lanes.lane; j < end; j += kLanes) {
         const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
-        if (v >= least) {
+        if (v >= least || (steep && v > minus_infinity() && v + log_square(j) >= least_moment)) {
           first = min(first, j);
           last = max(last, j);
         }
@@ -300,7 +317,8 @@ __global__ void __launch_bounds__(kThreads)
     double r = sigma > 0 ? fmin(floor(sqrt(square)), static_cast<double>(in.tokens)) : 0;
     if (r * r > square && r > 0) r -= 1;
     const int reach = static_cast<int>(r);
-    target.scale = reach > 0 ? kScale / sigma : 0;
+    constexpr float kLeast = 1.2e-38f;  // sigma may be infinite; 0 means something else
+    target.scale = reach > 0 ? fmaxf(kScale / sigma, kLeast) : 0;
     const int high = in.causal ? i : min(in.tokens - 1, i + reach);
     Planner{in, precision, b, i, max(0, i - reach), high, target, Lanes()}.run();
   }
@@ -346,16 +364,20 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
     warp_count[lane][warp] = 0;
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int tile = 0;
-    for (int c = 0; c < kClasses; ++c) {
-      if (chunk == 0) in.class_tile[b * (kClasses + 1) + c] = tile;
-      first_tile[c] = tile;
-      full[c] = tile_size(c, total[c], in.targets);
-      tile += (total[c] + full[c] - 1) / full[c];
+  if (warp == 0) {  // a lane has a class
+    const int members = lane < kClasses ? total[lane] : 0, size = tile_size(lane, members, in.targets);
+    const int tiles = (members + size - 1) / size;
+    int end = tiles;
+    for (int k = 1; k < 32; k *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, end, k);
+      end += lane >= k ? before : 0;
     }
-    if (chunk == 0) in.class_tile[b * (kClasses + 1) + kClasses] = tile;
-    used = tile;
+    if (lane < kClasses) {
+      first_tile[lane] = end - tiles;
+      full[lane] = size;
+    }
+    if (chunk == 0 && lane <= kClasses) in.class_tile[b * (kClasses + 1) + lane] = end - tiles;
+    if (lane == 31) used = end;
   }
   const int m = chunk * kSortChunk + threadIdx.x;
   const bool here = m < in.targets;

@@ -8,10 +8,9 @@
 #include <cstdint>
 
 #include "kernels/algorithm.h"
+#include "kernels/type.h"
 
 namespace contextpool::cuda {
-
-enum class Type : std::uint8_t { f64, f32, bf16, f16 };
 
 // Rows of channels are contiguous; strides count elements. log_weight and sigma are double for f64, else float, and
 // contiguous, as is everything written. bf16 and f16: x and dy start at 16 bytes, as does every row of theirs (channels

@@ -18,7 +18,7 @@ namespace {
 template <typename S, int kChannels>
 struct ScoreShared {
   Stages<S, kChannels> stages;
-  SourceShared<S> sources;
+  SourceShared<S, kChannels> sources;
   typename Own<S, kChannels>::Shared own;
 };
 
@@ -26,7 +26,7 @@ template <typename S, int kChannels>
 __global__ void __launch_bounds__(kThreads, kResident<S>)
     score_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const S* dy_all, Scratch<SumOf<S>> scratch) {
   using T = SumOf<S>;
-  __shared__ ScoreShared<S, kChannels> shared;
+  auto& shared = shared_memory<ScoreShared<S, kChannels>>();
   const Block block(map.targets, chunks);
   const std::int64_t first = block.batch * map.targets.cells(), all = map.batch * map.targets.cells();
   const OwnTargets<T> own(map, block, scratch.plan + first, scratch.moment_reach + first);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
         const Cell cell(block.patch_row, block.patch_column, r);
         return cell.on(map.targets) ? cell.index(map.targets) : -1;
       });
-  Sum<T> mass[2] = {}, mass_square[2] = {}, dot[2] = {}, dot_square[2] = {};
+  SumIn<S> mass[2] = {}, mass_square[2] = {}, dot[2] = {}, dot_square[2] = {};
   const auto use = [&](const Pairs<T>& a, const Pairs<T>& falloff, const S* rows, int /*patch_row*/) {
     const Pairs<T> q = rows_of_dy.scores(shared.own, rows);
 #pragma unroll
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
         part[0] += w;
         part[1] += w * falloff.at[r][k];
         part[2] += product;
-        part[3] += w == 0 ? T{0} : product * falloff.at[r][k];
+        part[3] += product * falloff.at[r][k];
       }
       mass[r].add(part[0]);
       mass_square[r].add(part[1]);
@@ -124,8 +124,8 @@ template <typename S, int kChannels>
 struct CollectShared {
   using T = SumOf<S>;
   Stages<S, kChannels> stages;
-  Target<T> target[2][Storage<S>::kStage][kCells];
-  T mean[2][Storage<S>::kStage][kCells];
+  Target<T> target[2][kStage<S, kChannels>][kCells];
+  T mean[2][kStage<S, kChannels>][kCells];
   unsigned live[kWarps];  // whether the warp has a pixel that exists
   typename Own<S, kChannels>::Shared own;
   typename Product<S, kChannels>::Shared product;
@@ -213,8 +213,8 @@ __device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const
   const auto prepare = [&](int half, int slot, const Patch& patch) {
     bring<S, kChannels>(shared.stages.row[half][slot], dy, map.targets, patch);
     constexpr int kPieces = sizeof(Target<T>) / 16;
-    if (thread >= kCells * kPieces) return;
-    const int k = thread / kPieces, piece = thread % kPieces;
+    const int k = thread % 32 / kPieces, piece = thread % 32 % kPieces;
+    if (k >= kCells) return;
     if (patch.live(k)) {
       const int m = Cell(patch.row, patch.column, k).index(map.targets);
       copy16(reinterpret_cast<char*>(&shared.target[half][slot][k]) + piece * 16,
@@ -225,18 +225,23 @@ __device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const
       shared.mean[half][slot][k] = 0;
     }
   };
+  // The lane's first cell in a patch; the others are one column and two rows on.
+  const T step_h = static_cast<T>(map.targets.step_h), step_w = static_cast<T>(map.targets.step_w);
+  const T near_row = static_cast<T>(other_cell(0) / kPatch) * step_h;
+  const T near_column = static_cast<T>(other_cell(0) % kPatch) * step_w;
   walk<S, kChannels>(shared.stages, range, bits, prepare, [&](int half, int slot, const Patch& patch) {
     Pairs<T> p;
     T means[4];
+    const T top_row = static_cast<T>(patch.row * kPatch) * step_h,
+            left_column = static_cast<T>(patch.column * kPatch) * step_w;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const Cell cell(patch.row, patch.column, other_cell(k));
       const Target<T> t = shared.target[half][slot][other_cell(k)];
       means[k] = shared.mean[half][slot][other_cell(k)];
-      const T i = static_cast<T>(cell.row * map.targets.step_h), j = static_cast<T>(cell.column * map.targets.step_w);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const T di = own.i[r] - i, dj = own.j[r] - j;
+        const T di = top_row + (near_row - own.i[r]) + k / 2 * 2 * step_h;
+        const T dj = left_column + (near_column - own.j[r]) + k % 2 * step_w;
         p.at[r][k] = weight(own.log_weight[r], t, di * di + dj * dj) * t.inverse;
       }
     }
@@ -250,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                    SumOf<S>* dlog_weight) {
   using T = SumOf<S>;
   using P = Product<S, kChannels>;
-  __shared__ CollectShared<S, kChannels> shared;
+  auto& shared = shared_memory<CollectShared<S, kChannels>>();
   const Block block(map.pixels, chunks);
   const T* l = map.log_weight + block.batch * map.pixels.cells();
   const Features<S> x = features_of<S, kChannels>(map, block, map.pixels, x_all);
@@ -263,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     return exists ? cell.index(map.pixels) : -1;
   });
   P product;
-  Sum<T> difference[2] = {};
+  SumIn<S> difference[2] = {};
   const auto use = [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
     const Pairs<T> q = rows_of_x.scores(shared.own, rows);
 #pragma unroll
@@ -309,28 +314,33 @@ template <typename T>
 __global__ void add_chunks_kernel(std::int64_t count, int chunks, const T* parts, T* sum) {
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (k >= count) return;
-  Sum<T> total = {};
+  Sum<T, true> total = {};
   for (int chunk = 0; chunk < chunks; ++chunk) total.add(parts[chunk * count + k]);
   sum[k] = total.total();
 }
 
 template <typename S, int kChannels>
-cudaError_t launch(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch<SumOf<S>>& scratch, S* dx,
-                   SumOf<S>* dlog_weight, SumOf<S>* dsigma, cudaStream_t stream) {
+cudaError_t run(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch<SumOf<S>>& scratch, S* dx,
+                SumOf<S>* dlog_weight, SumOf<S>* dsigma, cudaStream_t stream) {
   using T = SumOf<S>;
   const int chunks = chunks_of<S>(map.channels);
   constexpr std::int64_t kPatches = kThreads / kCells;  // of a thread block
   const std::int64_t patches = map.batch * map.targets.patches(), pixels = map.batch * map.pixels.cells();
   if (const auto error = cudaMemsetAsync(scratch.radius, 0xff, sizeof(int) * map.batch, stream)) return error;  // -1
-  score_kernel<S, kChannels><<<blocks_of(map, map.targets, chunks), kThreads, 0, stream>>>(map, chunks, x, dy, scratch);
-  if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
+  if (const auto error =
+          launch<score_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
+                                             sizeof(ScoreShared<S, kChannels>), stream, map, chunks, x, dy, scratch);
+      error != cudaSuccess) {
+    return error;
+  }
   target_kernel<T><<<static_cast<unsigned>((patches + kPatches - 1) / kPatches), kThreads, 0, stream>>>(
       map, chunks, scratch, dsigma);
   if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
   T* parts = chunks == 1 ? dlog_weight : scratch.dlog_weight;
-  collect_kernel<S, kChannels>
-      <<<blocks_of(map, map.pixels, chunks), kThreads, 0, stream>>>(map, chunks, x, dy, scratch, dx, parts);
-  if (const auto error = cudaGetLastError(); error != cudaSuccess || chunks == 1) return error;
+  const auto collected = launch<collect_kernel<S, kChannels>>(blocks_of(map, map.pixels, chunks), kThreads,
+                                                              sizeof(CollectShared<S, kChannels>), stream, map, chunks,
+                                                              x, dy, scratch, dx, parts);
+  if (collected != cudaSuccess || chunks == 1) return collected;
   add_chunks_kernel<T><<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
       pixels, chunks, parts, dlog_weight);
   return cudaGetLastError();
@@ -344,10 +354,10 @@ cudaError_t backward(const Map<SumOf<S>>& map, const S* x, const S* dy, const Sc
   constexpr int kMost = Storage<S>::kMostChannels;
   if constexpr (sizeof(S) == 2) {
     if (chunk_of<S>(map.channels) < kMost) {
-      return launch<S, kMost / 2>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
+      return run<S, kMost / 2>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
     }
   }
-  return launch<S, kMost>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
+  return run<S, kMost>(map, x, dy, scratch, dx, dlog_weight, dsigma, stream);
 }
 
 #define CONTEXTPOOL_INSTANTIATE(S)                                                                                    \

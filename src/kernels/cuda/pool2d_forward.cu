@@ -8,7 +8,7 @@ namespace {
 template <typename S, int kChannels>
 struct ForwardShared {
   Stages<S, kChannels> stages;
-  SourceShared<S> sources;
+  SourceShared<S, kChannels> sources;
   typename Product<S, kChannels>::Shared product;
 };
 
@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
     forward_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const Target<SumOf<S>>* plan, S* y_all) {
   using T = SumOf<S>;
   using P = Product<S, kChannels>;
-  __shared__ ForwardShared<S, kChannels> shared;
+  auto& shared = shared_memory<ForwardShared<S, kChannels>>();
   const Block block(map.targets, chunks);
   const Features<S> x = features_of<S, kChannels>(map, block, map.pixels, x_all);
   const T* l = map.log_weight + block.batch * map.pixels.cells();
   const OwnTargets<T> own(map, block, plan + block.batch * map.targets.cells(), nullptr);
   P product;
-  Sum<T> mass[2] = {};
+  SumIn<S> mass[2] = {};
   const auto use = [&](const Pairs<T>& a, const Pairs<T>& /*falloff*/, const S* rows, int patch_row) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) mass[r].add((a.at[r][0] + a.at[r][1]) + (a.at[r][2] + a.at[r][3]));
@@ -88,10 +88,10 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
 }
 
 template <typename S, int kChannels>
-cudaError_t launch(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
+cudaError_t run(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
   const int chunks = chunks_of<S>(map.channels);
-  forward_kernel<S, kChannels><<<blocks_of(map, map.targets, chunks), kThreads, 0, stream>>>(map, chunks, x, plan, y);
-  return cudaGetLastError();
+  return launch<forward_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
+                                              sizeof(ForwardShared<S, kChannels>), stream, map, chunks, x, plan, y);
 }
 
 }  // namespace
@@ -100,9 +100,9 @@ template <typename S>
 cudaError_t forward(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
   constexpr int kMost = Storage<S>::kMostChannels;
   if constexpr (sizeof(S) == 2) {
-    if (chunk_of<S>(map.channels) < kMost) return launch<S, kMost / 2>(map, x, plan, y, stream);
+    if (chunk_of<S>(map.channels) < kMost) return run<S, kMost / 2>(map, x, plan, y, stream);
   }
-  return launch<S, kMost>(map, x, plan, y, stream);
+  return run<S, kMost>(map, x, plan, y, stream);
 }
 
 #define CONTEXTPOOL_INSTANTIATE(S) \

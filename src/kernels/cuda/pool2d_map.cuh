@@ -22,30 +22,34 @@ constexpr int kWarps = kSide * kSide, kThreads = 32 * kWarps;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr double kLog2E = 1.4426950408889634;
 
-// By storage type: the type of sums, conversions, the channels a thread block may work on, the patches brought to
-// shared memory at a time, and log2 of the part of a target's weight that may be left out.
+// By storage type: the type of sums, conversions, the channels a thread block may work on, and log2 of the part of a
+// target's weight that may be left out of its value and of its gradients.
 template <typename S>
 struct Storage {
   using T = float;
-  static constexpr int kStage = sizeof(S) == 2 ? 4 : 2;
   static constexpr int kMostChannels = sizeof(S) == 2 ? 128 : 64;
-  static constexpr double kDrop = 21.5;
+  static constexpr double kDrop = 18, kGradientDrop = 21.5;
   __device__ static T load(S v) { return to_float(v); }
   __device__ static S store(T v) { return from_float<S>(v); }
 };
 template <>
 struct Storage<double> {
   using T = double;
-  static constexpr int kStage = 1;
   static constexpr int kMostChannels = 32;
-  static constexpr double kDrop = 45;
+  static constexpr double kDrop = 43, kGradientDrop = 45;
   __device__ static T load(double v) { return v; }
   __device__ static double store(T v) { return v; }
 };
 template <typename S>
 using SumOf = typename Storage<S>::T;
+
+// Patches brought to shared memory at a time, and thread blocks a multiprocessor has room for.
+template <typename S, int kChannels>
+constexpr int kStage = sizeof(S) != 2    ? 4
+                       : kChannels == 64 ? 8
+                                         : 6;
 template <typename S>
-constexpr int kResident = sizeof(S) == 2 ? 4 : 3;  // thread blocks of a multiprocessor, as registers allow
+constexpr int kResident = sizeof(S) == 2 ? 4 : 3;
 
 __device__ inline float exp2_of(float v) { return power_of_two(v); }
 __device__ inline double exp2_of(double v) { return exp2(v); }
@@ -112,13 +116,13 @@ __device__ bool within(const Box& a, const Box& b, T reach) {
   return di * di + dj * dj <= reach;
 }
 
-// A sum of many terms; what float rounds away is kept beside it.
-template <typename T>
+// A sum of many terms. Where it keeps, what is rounded away is summed up beside it.
+template <typename T, bool kKeeps>
 struct Sum {
   T value, rest;
   __device__ void add(T v) {
     const T sum = value + v;
-    if constexpr (sizeof(T) == sizeof(float)) {
+    if constexpr (kKeeps) {
       const T part = sum - value;
       rest += (value - (sum - part)) + (v - part);
     }
@@ -128,14 +132,13 @@ struct Sum {
   __device__ T total() const { return isfinite(rest) ? value + rest : value; }
 };
 
+// By storage type: double needs no care, and half types round more away themselves.
+template <typename S>
+using SumIn = Sum<SumOf<S>, std::is_same_v<S, float>>;
+
 template <typename T>
 __device__ T max_of_warp(T v) {
   for (int k = 16; k > 0; k /= 2) v = fmax(v, __shfl_xor_sync(kAll, v, k));
-  return v;
-}
-template <typename T>
-__device__ T sum_of_warp(T v) {
-  for (int k = 16; k > 0; k /= 2) v += __shfl_xor_sync(kAll, v, k);
   return v;
 }
 

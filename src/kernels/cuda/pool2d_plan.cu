@@ -32,7 +32,22 @@ __global__ void top_kernel(const T* log_weight, int pixels, T* top) {
   if (threadIdx.x == 0) top[blockIdx.x] = most;
 }
 
-// One target, seen by a warp.
+// Eight lanes look at a target: a warp costs as much for four small windows as for one.
+constexpr int kLanes = 8;
+__device__ inline unsigned own_lanes() { return 0xffu << threadIdx.x % 32 / kLanes * kLanes; }
+
+template <typename T>
+__device__ T largest_of(T v) {
+  for (int k = kLanes / 2; k > 0; k /= 2) v = fmax(v, __shfl_xor_sync(own_lanes(), v, k));
+  return v;
+}
+template <typename T>
+__device__ T sum_of(T v) {
+  for (int k = kLanes / 2; k > 0; k /= 2) v += __shfl_xor_sync(own_lanes(), v, k);
+  return v;
+}
+
+// One target.
 template <typename T>
 struct Planner {
   const Grid& pixels;
@@ -53,8 +68,8 @@ struct Planner {
   // body(l_j, d^2) for every live pixel with d^2 <= reach, dealt out to the lanes.
   template <typename Body>
   __device__ void visit(T reach, Body body) const {
-    constexpr int kRows = 4, kColumns = 8;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    constexpr int kRows = 2, kColumns = kLanes / kRows;
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
     const int radius = static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(Pool2d::kMaxSide)));
     const int bottom = min(pixels.rows - 1, i + radius), right = min(pixels.columns - 1, j + radius);
     for (int a = max(0, i - radius) + lane / kColumns; a <= bottom; a += kRows) {
@@ -90,8 +105,8 @@ struct Planner {
       z = fmax(z, l - d2 * half);
       if (d2 > 0) v = fmax(v, l - d2 * half + log(d2));
     });
-    z = max_of_warp(z);
-    if (cuts) t.reach = far = moment ? fmax(by_weight(z), by_moment(max_of_warp(v))) : by_weight(z);
+    z = largest_of(z);
+    if (cuts) t.reach = far = moment ? fmax(by_weight(z), by_moment(largest_of(v))) : by_weight(z);
     if (!cuts || !(top - z < kSafe)) {
       if (!largest(t.reach, z)) far = t.reach = -1;
     }
@@ -112,17 +127,17 @@ struct Planner {
         far_outside[k] += d2 > far_disc[k] ? second : T{0};
       }
     });
-    sum = sum_of_warp(sum);
+    sum = sum_of(sum);
     const T allowed = T{0.8} * exp(-drop);
     T reach = by_weight(z + log(sum));
-    for (int k = 1; k >= 0; --k) reach = sum_of_warp(outside[k]) <= allowed * sum ? fmin(reach, cut(disc[k])) : reach;
+    for (int k = 1; k >= 0; --k) reach = sum_of(outside[k]) <= allowed * sum ? fmin(reach, cut(disc[k])) : reach;
     t.reach = fmin(t.reach, reach);
-    t.scale = max_of_warp(most);
+    t.scale = largest_of(most);
     if (!moment) return;
-    square = sum_of_warp(square);
+    square = sum_of(square);
     T wide = by_moment(z + log(square));
     for (int k = 1; k >= 0; --k) {
-      wide = sum_of_warp(far_outside[k]) <= allowed * square ? fmin(wide, cut(far_disc[k])) : wide;
+      wide = sum_of(far_outside[k]) <= allowed * square ? fmin(wide, cut(far_disc[k])) : wide;
     }
     far = fmin(far, fmax(reach, wide));
   }
@@ -137,17 +152,17 @@ struct Planner {
       bad = bad || isnan(l) || l == static_cast<T>(INFINITY);
       most = fmax(most, fmax(l - d2 * half, kLeast));
     });
-    z = max_of_warp(most);
-    if (__any_sync(kAll, bad) != 0) z = NAN;
+    z = largest_of(most);
+    if (__any_sync(own_lanes(), bad) != 0) z = NAN;
     return z != static_cast<T>(-INFINITY);
   }
 };
 
-// One warp a target. moment_reach, where given: as far as the gradient of sigma needs.
+// moment_reach, where given: as far as the gradient of sigma needs.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(Map<T> map, T drop, const T* top, Target<T>* plan, T* moment_reach) {
-  const std::int64_t m = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const std::int64_t m = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const int targets = map.targets.cells();
   if (m >= map.batch * targets) return;
   const std::int64_t b = m / targets;
@@ -160,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
   Target<T> t = {0, static_cast<T>(inv), planner.support, 0};
   T far = planner.support;
   if (!isnan(sigma)) planner.look(!map.keep_all && t.inv > 0, drop, top[b], moment_reach != nullptr, t, far);
-  if (threadIdx.x % 32 != 0) return;
+  if (threadIdx.x % kLanes != 0) return;
   plan[m] = t;
   if (moment_reach != nullptr) moment_reach[m] = far;
 }
@@ -174,8 +189,9 @@ cudaError_t plan(const Map<SumOf<S>>& map, SumOf<S>* top, Target<SumOf<S>>* plan
   constexpr int kTopThreads = 512;
   top_kernel<T><<<static_cast<unsigned>(map.batch), kTopThreads, 0, stream>>>(map.log_weight, map.pixels.cells(), top);
   if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
-  const auto blocks = static_cast<unsigned>((map.batch * map.targets.cells() + kWarps - 1) / kWarps);
-  const auto drop = static_cast<T>(Storage<S>::kDrop / kLog2E);
+  constexpr std::int64_t kTargets = kThreads / kLanes;  // of a thread block
+  const auto blocks = static_cast<unsigned>((map.batch * map.targets.cells() + kTargets - 1) / kTargets);
+  const auto drop = static_cast<T>((moment_reach == nullptr ? Storage<S>::kDrop : Storage<S>::kGradientDrop) / kLog2E);
   plan_kernel<T><<<blocks, kThreads, 0, stream>>>(map, drop, top, plan, moment_reach);
   return cudaGetLastError();
 }

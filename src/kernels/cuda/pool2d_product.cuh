@@ -210,7 +210,7 @@ struct PlainProduct {
   };
   // Lane 8 g + q has rows 4 g .. 4 g + 3 and vectors q, q + 8, ... of the channels. What one row of patches adds is
   // summed up by itself.
-  Sum<T> sums[kRows][kVectors * kVector] = {};
+  SumIn<T> sums[kRows][kVectors * kVector] = {};
   T part[kRows][kVectors * kVector] = {};
   int patch_row = -1;
 

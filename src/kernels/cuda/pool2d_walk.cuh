@@ -2,6 +2,7 @@
 // a time, the next ones on their way while these are used.
 #pragma once
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pool2d_product.cuh"
 
 namespace contextpool::cuda::maps {
@@ -62,10 +63,16 @@ __device__ int radius_of(T reach) {
   return reach < 0 ? -1 : static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(Pool2d::kMaxSide)));
 }
 
+// What a kernel keeps in shared memory, which it is given at launch: more than a kernel may ask for by itself.
+template <typename Shared>
+__device__ Shared& shared_memory() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return *reinterpret_cast<Shared*>(memory);
+}
+
 template <typename S, int kChannels>
 struct Stages {
-  static constexpr int kStage = Storage<S>::kStage;
-  alignas(16) S row[2][kStage][kCells][kPitch<S, kChannels>];
+  alignas(16) S row[2][kStage<S, kChannels>][kCells][kPitch<S, kChannels>];
   Patch list[kThreads];
   int count[kWarps];
 };
@@ -77,31 +84,34 @@ __device__ void copy_one(T* shared, const T* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(s), "l"(global), "n"(sizeof(T)));
 }
 
-// One row of a patch after the other: 16 bytes a thread. Cells that are not live become 0.
+// A patch, by one warp: 16 bytes a lane. Cells that are not live become 0.
 template <typename S, int kChannels>
 __device__ void bring(S (&to)[kCells][kPitch<S, kChannels>], const Features<S>& features, const Grid& grid,
                       const Patch& patch) {
   constexpr int kPiece = 16 / sizeof(S), kPieces = kChannels / kPiece;
-  for (int k = static_cast<int>(threadIdx.x); k < kCells * kPieces; k += kThreads) {
-    const int cell = k / kPieces, c = k % kPieces * kPiece;
-    const bool live = patch.live(cell);
-    const S* row = features.row(live ? Cell(patch.row, patch.column, cell).index(grid) : 0) + c;
+  const int lane = static_cast<int>(threadIdx.x) % 32, c = lane % kPieces * kPiece;
+  const S* corner = features.row(Cell(patch.row, patch.column, 0).index(grid)) + c;
+  const std::int64_t line = features.stride * grid.columns;
+#pragma unroll 2
+  for (int k = 0; k < kCells; k += 32 / kPieces) {
+    const int cell = k + lane / kPieces;
+    const S* row = corner + cell / kPatch * line + cell % kPatch * features.stride;
     if (features.aligned) {
-      const bool valid = live && c < features.channels;
+      const bool valid = patch.live(cell) && c < features.channels;
       copy16(&to[cell][c], valid ? row : features.first, valid);
     } else {
       for (int e = 0; e < kPiece; ++e) {
-        to[cell][c + e] = live && c + e < features.channels ? row[e] : Storage<S>::store(0);
+        to[cell][c + e] = patch.live(cell) && c + e < features.channels ? row[e] : Storage<S>::store(0);
       }
     }
   }
 }
 
-// bits(row, column): those of a patch, 0 if it is not needed; prepare(half, slot, patch): starts to bring it;
-// use(half, slot, patch): called by the warps that use it.
+// bits(row, column): those of a patch, 0 if it is not needed; prepare(half, slot, patch): starts to bring it,
+// by one warp; use(half, slot, patch): called by the warps that use it.
 template <typename S, int kChannels, typename Bits, typename Prepare, typename Use>
 __device__ void walk(Stages<S, kChannels>& shared, const Range& range, Bits bits, Prepare prepare, Use use) {
-  constexpr int kStage = Storage<S>::kStage;
+  constexpr int kSlots = kStage<S, kChannels>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, total = range.rows * range.columns;
   for (int base = 0; base < total; base += kThreads) {
     Patch own = {0, 0, 0};
@@ -121,18 +131,18 @@ __device__ void walk(Stages<S, kChannels>& shared, const Range& range, Bits bits
     if (own.bits != 0) shared.list[place] = own;
     __syncthreads();
     const auto start = [&](int stage) {
-      for (int slot = 0; slot < kStage && stage * kStage + slot < patches; ++slot) {
-        prepare(stage % 2, slot, shared.list[stage * kStage + slot]);
+      for (int slot = warp; slot < kSlots && stage * kSlots + slot < patches; slot += kWarps) {
+        prepare(stage % 2, slot, shared.list[stage * kSlots + slot]);
       }
       copy_commit();
     };
     start(0);
-    for (int stage = 0; stage * kStage < patches; ++stage) {
+    for (int stage = 0; stage * kSlots < patches; ++stage) {
       start(stage + 1);
       copy_wait<1>();
       __syncthreads();
-      for (int slot = 0; slot < kStage && stage * kStage + slot < patches; ++slot) {
-        const Patch patch = shared.list[stage * kStage + slot];
+      for (int slot = 0; slot < kSlots && stage * kSlots + slot < patches; ++slot) {
+        const Patch patch = shared.list[stage * kSlots + slot];
         if (patch.used_by(warp)) use(stage % 2, slot, patch);
       }
       __syncthreads();

@@ -34,9 +34,9 @@ struct OwnTargets {
   }
 };
 
-template <typename S>
+template <typename S, int kChannels>
 struct SourceShared {
-  SumOf<S> log_weight[2][Storage<S>::kStage][kCells];
+  SumOf<S> log_weight[2][kStage<S, kChannels>][kCells];
   SumOf<S> reach[kWarps];
 };
 
@@ -45,7 +45,7 @@ struct SourceShared {
 template <typename S, int kChannels, typename Use>
 __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const OwnTargets<SumOf<S>>& own,
                              const Features<S>& x, const SumOf<S>* l, Stages<S, kChannels>& stages,
-                             SourceShared<S>& shared, Use use) {
+                             SourceShared<S, kChannels>& shared, Use use) {
   using T = SumOf<S>;
   const int thread = static_cast<int>(threadIdx.x), top = block.tile_row * kSide, left = block.tile_column * kSide;
   if (thread % 32 == 0) shared.reach[thread / 32] = own.reach;
@@ -70,23 +70,26 @@ __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const
   };
   const auto prepare = [&](int half, int slot, const Patch& patch) {
     bring<S, kChannels>(stages.row[half][slot], x, map.pixels, patch);
-    if (thread >= kCells) return;
-    T* to = &shared.log_weight[half][slot][thread];
-    if (patch.live(thread)) {
-      copy_one(to, l + Cell(patch.row, patch.column, thread).index(map.pixels));
+    const int k = thread % 32;
+    if (k >= kCells) return;
+    T* to = &shared.log_weight[half][slot][k];
+    if (patch.live(k)) {
+      copy_one(to, l + Cell(patch.row, patch.column, k).index(map.pixels));
     } else {
       *to = -INFINITY;
     }
   };
+  // The lane's first cell in a patch; the others are one column and two rows on.
+  const T near_row = static_cast<T>(other_cell(0) / kPatch), near_column = static_cast<T>(other_cell(0) % kPatch);
   walk<S, kChannels>(stages, range, bits, prepare, [&](int half, int slot, const Patch& patch) {
     Pairs<T> a, falloff;
+    const T top_row = static_cast<T>(patch.row * kPatch), left_column = static_cast<T>(patch.column * kPatch);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const Cell cell(patch.row, patch.column, other_cell(k));
       const T own_l = shared.log_weight[half][slot][other_cell(k)];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const T di = static_cast<T>(cell.row) - own.i[r], dj = static_cast<T>(cell.column) - own.j[r];
+        const T di = top_row + (near_row - own.i[r]) + k / 2 * 2, dj = left_column + (near_column - own.j[r]) + k % 2;
         const T d2 = di * di + dj * dj;
         a.at[r][k] = weight(own_l, own.target[r], d2);
         falloff.at[r][k] = d2 * own.target[r].inv;

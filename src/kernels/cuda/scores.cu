@@ -115,9 +115,12 @@ __global__ void __launch_bounds__(kThreads, 2)
           for (int e = 0; e < Scores<T>::kPer; ++e) {
             const int r = Scores<T>::row(e), row = g * kScoreRows + Scores<T>::slot(m) * kSlot + r;
             if (r < low || r >= high) continue;
-            const float offset = source.level == 0 ? static_cast<float>(r) : half - 0.5f + half * cheb[e];
-            const float d = target.scale * (from - offset), d2 = d * d, mass = shared.tile.mass[row];
-            const float a = power_of_two(shared.tile.exponent[row] - target.exponent - d2);
+            const bool tokens = source.level == 0;
+            const float offset = tokens ? static_cast<float>(r) : half - 0.5f + half * cheb[e];
+            const float d = target.scale * (from - offset), d2 = d * d;
+            const float rest = tokens ? shared.tile.mass[row] : 0.f, mass = tokens ? 1.f : shared.tile.mass[row];
+            const float a = target.scale == 0 ? 1.f + 0.f * target.exponent
+                                              : power_of_two(shared.tile.exponent[row] - target.exponent + rest - d2);
             if (a == 0) continue;
             const float score = scores.value(k, m, e);
             sums[0][k] += a * mass;
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     total[q] = 0;
     for (int s = 0; s < Scores<T>::kShare; ++s) total[q] += shared.partial[q][s][threadIdx.x];
   }
-  finish_target(in, part, out, tile.batch, tile.tile, target, total, shared.alive[threadIdx.x] != 0);
+  finish_target<T>(in, part, out, tile.batch, tile.tile, target, total, shared.alive[threadIdx.x] != 0);
 }
 
 }  // namespace

@@ -58,30 +58,43 @@ __device__ std::int64_t block_index(const Problem& in, int batch, int level, int
 }
 
 constexpr int kRowStride = kTreeColumns + 1;  // of rows in shared memory; the last column is the mass
-constexpr int kTokenStride = kTreeColumns + 8;
+constexpr int kTokenRow = kTreeColumns * 2;   // bytes of a token's channels in half types
+
+// Bytes from the start of a block of tokens to piece p (16 bytes) of row r; permuted, so that a column of pieces lies
+// in different banks.
+__device__ int token_offset(int r, int p) { return r * kTokenRow + ((p ^ (r & 7)) << 4); }
 
 struct UpShared {
   union {
-    float weight[kWarps][1 << kLeaf][kNodes];                    // float32: w_j L_q(j)
-    unsigned short tokens[kWarps][(1 << kLeaf) * kTokenStride];  // half types: a block of x
-    float rows[2][kBlocks * kNodes * kRowStride];                // levels, by turns
+    float weight[kWarps][1 << kLeaf][kNodes];          // float32: w_j L_q(j)
+    unsigned char tokens[kWarps][kTokenRow << kLeaf];  // half types: a block of x
+    float rows[2][kBlocks * kNodes * kRowStride];      // levels, by turns
   };
-  float token_weight[kWarps][1 << kLeaf];
+  float token_weight[kWarps][2][1 << kLeaf];  // of a warp's two blocks
   float log[kRaise + 1][kBlocks];
 };
 
-// The weights of the tokens of a warp's block (0: masked) to shared memory; a bit per live token.
-__device__ void weigh_block(const Problem& in, const Place& at, UpShared& shared, int j0, unsigned (&live)[2]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = j0 >> kLeaf;
+// The weights of the tokens of a warp's two blocks (0: masked) to shared memory; a bit per live token.
+__device__ void weigh_blocks(const Problem& in, const Place& at, UpShared& shared, unsigned (&live)[2][2]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* l = in.log_weight + static_cast<std::int64_t>(at.batch) * in.tokens;
-  const float exponent =
-      block < blocks_at(in, kLeaf) ? block_exponent(in.block_log[block_index(in, at.batch, kLeaf, block)]) : 0.f;
+  float log_weight[2][2], block_log[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int j = j0 + h * 32 + lane;
-    const float v = j < in.tokens ? l[j] * kLog2e : minus_infinity();
-    live[h] = __ballot_sync(0xffffffffu, v != minus_infinity());
-    shared.token_weight[warp][h * 32 + lane] = v == minus_infinity() ? 0.f : exp2f(v - exponent);
+  for (int c = 0; c < 2; ++c) {
+    const int block = at.first + warp * 2 + c, j = (block << kLeaf) + lane;
+    block_log[c] = block < blocks_at(in, kLeaf) ? in.block_log[block_index(in, at.batch, kLeaf, block)] : 0.f;
+    log_weight[c][0] = j < in.tokens ? l[j] : minus_infinity();
+    log_weight[c][1] = j + 32 < in.tokens ? l[j + 32] : minus_infinity();
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Exponent v(log_weight[c][h]);
+      const bool alive = v.whole != minus_infinity();
+      live[c][h] = __ballot_sync(0xffffffffu, alive);
+      shared.token_weight[warp][c][h * 32 + lane] = alive ? exp2f(v.minus(block_exponent(block_log[c]))) : 0.f;
+    }
   }
   __syncwarp();
 }
@@ -92,55 +105,29 @@ struct Leaf {
   float sums[2][8][2], mass[2];  // node lane / 4; channels 8 n + 2 (lane % 4) and the next
 
   // On the matrix units; a weight is the sum of two numbers of the storage type, one in rows 0 - 7, one in 8 - 15.
+  // Tokens come in halves of a block: one is on its way while the other is used.
   __device__ void reduce(const Problem& in, const Place& at, UpShared& shared) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane / 4;
-    auto* tokens = reinterpret_cast<T*>(shared.tokens[warp]);
-    const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride;
+    const int warp = threadIdx.x / 32;
+    unsigned live[2][2];
+    weigh_blocks(in, at, shared, live);
+    const int first = at.first + warp * 2, count = min(2, max(0, blocks_at(in, kLeaf) - first));
+    fetch(in, at, shared, first, 0, live[0][0], count > 0);
+    fetch(in, at, shared, first, 1, live[0][1], count > 0);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int j0 = (at.first + warp * 2 + c) << kLeaf;
-      unsigned live[2];
-      weigh_block(in, at, shared, j0, live);
-      if (in.aligned) {
-#pragma unroll
-        for (int k = 0; k < 16; ++k) {
-          const int j = k * 4 + lane / 8, d = at.column + lane % 8 * 8;
-          const bool valid = (live[k / 8] >> (j % 32) & 1) != 0 && d < in.channels;
-          copy16(tokens + j * kTokenStride + lane % 8 * 8, valid ? x + (j0 + j) * in.x_token_stride + d : in.x, valid);
-        }
-      } else {
-        for (int j = 0; j < 1 << kLeaf; ++j) {
-          for (int d = lane; d < kTreeColumns; d += 32) {
-            const bool valid = ((j < 32 ? live[0] : live[1]) >> (j % 32) & 1) != 0 && at.column + d < in.channels;
-            tokens[j * kTokenStride + d] = valid ? x[(j0 + j) * in.x_token_stride + at.column + d] : from_float<T>(0.f);
-          }
-        }
-      }
-      copy_commit();
       float sum[8][4] = {};
       mass[c] = 0;
-      copy_wait<0>();
-      __syncwarp();
 #pragma unroll
-      for (int k = 0; k < 1 << kLeaf; k += 16) {
-        unsigned a[4];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int j = k + h * 8 + lane % 4 * 2;
-          const float w0 = shared.token_weight[warp][j] * kLeafTable.token[j][q];
-          const float w1 = shared.token_weight[warp][j + 1] * kLeafTable.token[j + 1][q];
-          const T h0 = from_float<T>(w0), h1 = from_float<T>(w1);
-          a[h * 2] = pack(h0, h1);
-          a[h * 2 + 1] = pack(from_float<T>(w0 - to_float(h0)), from_float<T>(w1 - to_float(h1)));
-          mass[c] += w0 + w1;
+      for (int h = 0; h < 2; ++h) {
+        if (c == 1 && h == 1) {
+          copy_wait<0>();
+        } else {
+          copy_wait<1>();
         }
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          unsigned b[4];
-          load_matrix_transposed(b, tokens + (k + lane % 16) * kTokenStride + n * 16 + lane / 16 * 8);
-          multiply<T>(sum[2 * n], a, b[0], b[1]);
-          multiply<T>(sum[2 * n + 1], a, b[2], b[3]);
-        }
+        __syncwarp();
+        if (c < count) add(shared, c, h, sum);
+        __syncwarp();
+        if (c == 0) fetch(in, at, shared, first + 1, h, live[1][h], count > 1);
       }
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
@@ -149,7 +136,58 @@ struct Leaf {
       }
       mass[c] += __shfl_xor_sync(0xffffffffu, mass[c], 1);
       mass[c] += __shfl_xor_sync(0xffffffffu, mass[c], 2);
-      __syncwarp();
+    }
+  }
+
+  // Half h of a block of x to shared memory.
+  __device__ static void fetch(const Problem& in, const Place& at, UpShared& shared, int block, int h, unsigned live,
+                               bool exists) {
+    const int lane = threadIdx.x % 32, j0 = (block << kLeaf) + h * 32;
+    unsigned char* tokens = shared.tokens[threadIdx.x / 32] + h * 32 * kTokenRow;
+    const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride + j0 * in.x_token_stride + at.column;
+    if (exists && in.aligned) {
+      const int piece = lane % 8;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int r = k * 4 + lane / 8;
+        const bool valid = (live >> r & 1) != 0 && at.column + piece * 8 < in.channels;
+        copy16(tokens + token_offset(r, piece), valid ? x + r * in.x_token_stride + piece * 8 : in.x, valid);
+      }
+    } else if (exists) {
+      for (int r = 0; r < 32; ++r) {
+        for (int d = lane; d < kTreeColumns; d += 32) {
+          const bool valid = (live >> r & 1) != 0 && at.column + d < in.channels;
+          reinterpret_cast<T*>(tokens + token_offset(r, d / 8))[d % 8] =
+              valid ? x[r * in.x_token_stride + d] : from_float<T>(0.f);
+        }
+      }
+    }
+    copy_commit();
+  }
+
+  __device__ void add(const UpShared& shared, int c, int h, float (&sum)[8][4]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane / 4;
+    const unsigned char* tokens = shared.tokens[warp];
+#pragma unroll
+    for (int k = h * 32; k < h * 32 + 32; k += 16) {
+      unsigned a[4];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int j = k + e * 8 + lane % 4 * 2;
+        const float w0 = shared.token_weight[warp][c][j] * kLeafTable.token[j][q];
+        const float w1 = shared.token_weight[warp][c][j + 1] * kLeafTable.token[j + 1][q];
+        const T h0 = from_float<T>(w0), h1 = from_float<T>(w1);
+        a[e * 2] = pack(h0, h1);
+        a[e * 2 + 1] = pack(from_float<T>(w0 - to_float(h0)), from_float<T>(w1 - to_float(h1)));
+        mass[c] += w0 + w1;
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        unsigned b[4];
+        load_matrix_transposed(b, tokens + token_offset(k + lane % 16, n * 2 + lane / 16));
+        multiply<T>(sum[2 * n], a, b[0], b[1]);
+        multiply<T>(sum[2 * n + 1], a, b[2], b[3]);
+      }
     }
   }
 
@@ -181,14 +219,14 @@ struct Leaf<float> {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
+    unsigned live[2][2];
+    weigh_blocks(in, at, shared, live);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int j0 = (at.first + warp * 2 + c) << kLeaf;
-      unsigned live[2];
-      weigh_block(in, at, shared, j0, live);
       for (int k = lane; k < (1 << kLeaf) * kNodes; k += 32) {
         shared.weight[warp][k / kNodes][k % kNodes] =
-            shared.token_weight[warp][k / kNodes] * kLeafTable.token[k / kNodes][k % kNodes];
+            shared.token_weight[warp][c][k / kNodes] * kLeafTable.token[k / kNodes][k % kNodes];
       }
       __syncwarp();
       mass[c] = 0;
@@ -198,7 +236,7 @@ struct Leaf<float> {
       constexpr int kAhead = 16;  // rows on their way at once
 #pragma unroll 1
       for (int j = 0; j < 1 << kLeaf; j += kAhead) {
-        const unsigned alive = (j < 32 ? live[0] : live[1]) >> (j % 32);
+        const unsigned alive = (j < 32 ? live[c][0] : live[c][1]) >> (j % 32);
         float v[kAhead][2];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
@@ -425,7 +463,7 @@ Tree make_tree(int tokens, int batch) {
   if (tokens < 1 << kLeaf) return tree;
   tree.split = kSplit;
   for (const int least : kSplitBatches) tree.split += batch >= least ? 1 : 0;
-  for (tree.last = kLeaf; tokens >> (tree.last + 2) != 0; ++tree.last) {  // blocks of up to half of the sequence
+  for (tree.last = kLeaf; tokens >> (tree.last + 3) != 0; ++tree.last) {  // blocks of up to a quarter of the sequence
   }
   for (int k = kLeaf; k <= tree.last; ++k) {
     tree.offset[k - kLeaf] = tree.blocks;

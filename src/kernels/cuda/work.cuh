@@ -4,6 +4,8 @@
 // same bits whoever shares its tile. (The matrix units add 16 products at a time; groups are whole such sixteens.)
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/common.cuh"
 
 namespace contextpool::cuda {
@@ -39,7 +41,7 @@ struct TileShared {
   } list[kListRows / (2 * kSlot)];
   unsigned live[kListRows / 32];  // a bit for each listed row that has a live source
   float exponent[kListRows];      // of the listed rows; -inf: no live source
-  float mass[kListRows];
+  float mass[kListRows];          // of nodes; of tokens, whose mass is 1, what float32's exponents lack (see Exponent)
   int warp_count[kThreads / 32];
   struct {
     int begin, end, first, last, valid;  // sources, positions; targets 0 .. valid - 1
@@ -184,7 +186,7 @@ struct Tile {
     }
     __syncthreads();
     if (threadIdx.x == 0) shared.walk = {m, base, last_group};
-    for (int k = threadIdx.x; k < (listed * kGroupRows + 31) / 32 * 32; k += kBlock) describe<kSlots>(listed, k);
+    for (int k = threadIdx.x; k < (listed * kGroupRows + 31) / 32 * 32; k += kBlock) describe<T, kSlots>(listed, k);
     __syncthreads();
     return listed;
   }
@@ -208,7 +210,7 @@ struct Tile {
     }
   }
 
-  template <int kSlots>
+  template <typename T, int kSlots>
   __device__ void describe(int listed, int k) {
     constexpr int kGroupRows = kSlots * kSlot;
     const int n = min(k / kGroupRows, listed - 1), group = shared.list[n].group;
@@ -217,7 +219,15 @@ struct Tile {
     if (k >= listed * kGroupRows) {  // fills the last 32 rows up
     } else if (source.level == 0) {
       const int j = group * kGroupRows + k % kGroupRows;
-      if (j < in.tokens) exponent = in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] * kLog2e;
+      const float log_weight =
+          j < in.tokens ? in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] : minus_infinity();
+      if constexpr (std::is_same_v<T, float>) {
+        const Exponent e(log_weight);
+        exponent = e.whole;
+        mass = e.rest;
+      } else {
+        exponent = log_weight * kLog2e;
+      }
     } else {
       const int b = source.block(group, k % kGroupRows);
       if (b < in.tree.count(source.level)) {

@@ -2,6 +2,7 @@
 // when there is none), the backward is the operator _pool1d_backward.
 #include "contextpool/ops/pool1d.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -20,7 +21,8 @@ class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
                             const at::Tensor& sigma, bool causal, std::string_view algorithm) {
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor y, kept;
-    if (x.is_cuda() && !x.unsafeGetTensorImpl()->is_python_dispatch()) {
+    const bool cuda = x.is_cuda() && log_weight.is_cuda() && sigma.is_cuda();
+    if (cuda && !x.unsafeGetTensorImpl()->is_python_dispatch()) {
       std::tie(y, kept) = pool1d_keep(x, log_weight, sigma, causal, algorithm);
     } else {
       y = pool1d(x, log_weight, sigma, causal, algorithm);
@@ -70,6 +72,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_autograd(const at
                                                                         const at::Tensor& sigma, bool causal,
                                                                         std::string_view algorithm,
                                                                         const std::optional<at::Tensor>& kept) {
+  if (!c10::GradMode::is_enabled()) {  // as in an ordinary backward: straight on
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return pool1d_backward(grad, x, log_weight, sigma, causal, algorithm, kept);
+  }
   auto grads = Pool1dBackwardFunction::apply(grad, x, log_weight, sigma, causal, algorithm, kept);
   return {grads[0], grads[1], grads[2]};
 }

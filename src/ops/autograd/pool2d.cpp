@@ -1,6 +1,7 @@
 // Differentiation of pool2d: the forward saves its three inputs, the backward is the operator _pool2d_backward.
 #include "contextpool/ops/pool2d.h"
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -70,6 +71,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool2d_backward_autograd(const at
                                                                         const at::Tensor& sigma, at::IntArrayRef stride,
                                                                         std::string_view algorithm) {
   check_stride(stride);
+  if (!c10::GradMode::is_enabled()) {  // as in an ordinary backward: straight on
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return pool2d_backward(grad, x, log_weight, sigma, stride, algorithm);
+  }
   auto grads = Pool2dBackwardFunction::apply(grad, x, log_weight, sigma, stride[0], stride[1], algorithm);
   return {grads[0], grads[1], grads[2]};
 }

@@ -7,18 +7,10 @@
 #include "ops/algorithm.h"
 #include "ops/cpu/parallel.h"
 #include "ops/pool2d.h"
+#include "ops/storage.h"
 
 namespace contextpool {
 namespace {
-
-cpu::Type storage_type(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kDouble: return cpu::Type::f64;
-    case at::kBFloat16: return cpu::Type::bf16;
-    case at::kHalf: return cpu::Type::f16;
-    default: return cpu::Type::f32;
-  }
-}
 
 // The inputs in kernel layout; keeps alive the copies that had to be made.
 struct Inputs {

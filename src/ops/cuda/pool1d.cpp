@@ -12,18 +12,10 @@
 
 #include "ops/algorithm.h"
 #include "ops/pool1d.h"
+#include "ops/storage.h"
 
 namespace contextpool {
 namespace {
-
-cuda::Type storage_type(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kDouble: return cuda::Type::f64;
-    case at::kBFloat16: return cuda::Type::bf16;
-    case at::kHalf: return cuda::Type::f16;
-    default: return cuda::Type::f32;
-  }
-}
 
 constexpr std::int64_t kPiece = 8;  // half-type channels that the kernels move at once: 16 bytes
 

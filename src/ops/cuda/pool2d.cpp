@@ -12,18 +12,10 @@
 
 #include "ops/algorithm.h"
 #include "ops/pool2d.h"
+#include "ops/storage.h"
 
 namespace contextpool {
 namespace {
-
-cuda::Type storage_type(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kDouble: return cuda::Type::f64;
-    case at::kBFloat16: return cuda::Type::bf16;
-    case at::kHalf: return cuda::Type::f16;
-    default: return cuda::Type::f32;
-  }
-}
 
 // The inputs in kernel layout; keeps alive the copies that had to be made.
 struct Inputs {
