@@ -24,7 +24,9 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
   float sum = 0;
   tile.rewind<4>();
 #pragma unroll 1
-  for (int count; (count = tile.next_groups<T, 4>()) > 0;) {
+  while (!tile.done) {
+    const int count = tile.next_groups<T, 4>();
+    if (count == 0) break;
     using Load = Loader<T, kRows, Product<T>::kColumns>;
     const Load loader(in);
     const auto fetch = [&](int n, int stage) {

@@ -40,6 +40,10 @@ __device__ inline std::uint64_t descriptor(const void* p, int leading_bytes, int
   return (address >> 4 & 0x3fff) | static_cast<std::uint64_t>(leading_bytes >> 4) << 16 |
          static_cast<std::uint64_t>(eight_rows_bytes >> 4) << 32 | static_cast<std::uint64_t>(permutation) << 62;
 }
+// The same, so many bytes on. (The sum stays inside the 14 bits of the address.)
+__device__ inline std::uint64_t descriptor_after(std::uint64_t d, int bytes) {
+  return (d & 0xffffffff00000000u) | (static_cast<unsigned>(d) + static_cast<unsigned>(bytes >> 4));
+}
 // panel_bytes: from one panel to the next, where the channels are the columns of B.
 __device__ inline std::uint64_t panel_descriptor(const void* p, int panel_bytes) {
   return descriptor(p, panel_bytes, 8 * kPanelRow, 1);
@@ -154,9 +158,10 @@ struct Wide {
 #endif
     products_begin();
 #if CONTEXTPOOL_WGMMA
+    const std::uint64_t weights = weight_descriptor(a), rows = panel_descriptor(b, kPanelBytes);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      wide_product<T>(sum, weight_descriptor(a + k * 32), panel_descriptor(b + k * 16 * kPanelRow, kPanelBytes),
+      wide_product<T>(sum, descriptor_after(weights, k * 32), descriptor_after(rows, k * 16 * kPanelRow),
                       k > 0 || add ? 1 : 0);
     }
 #else
@@ -202,10 +207,10 @@ struct Square {
   __device__ void start(const unsigned char* a, const unsigned char* b) {
     products_begin();
 #if CONTEXTPOOL_WGMMA
+    const std::uint64_t first = panel_descriptor(a, 16), second = panel_descriptor(b, 16);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      square_product<T>(sum, panel_descriptor(a + k * 32, 16), panel_descriptor(b + k * 32, 16));
-    }
+    for (int k = 0; k < 4; ++k)
+      square_product<T>(sum, descriptor_after(first, k * 32), descriptor_after(second, k * 32));
 #else
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -249,13 +254,22 @@ struct PanelLoader {
       copy<k + 1>(even, odd, row, valid);
     }
   }
+  // Where in shared memory this thread's pieces go: of its first row, and (kStep 4) of the next.
+  struct To {
+    unsigned even, odd;
+    __device__ explicit To(const unsigned char* shared) {
+      const auto base = static_cast<unsigned>(__cvta_generic_to_shared(shared + piece() / 8 * (kRowCount * kPanelRow)));
+      even = base + panel_offset(first_row(), piece() % 8);
+      odd = kStep == 4 ? base + panel_offset(first_row() + 4, piece() % 8) : even;
+    }
+    __device__ To(unsigned even, unsigned odd) : even(even), odd(odd) {}
+    __device__ To after(int bytes) const { return {even + bytes, odd + bytes}; }
+  };
+
   // inside: whether there are such channels.
   template <typename Row, typename Valid>
-  __device__ static void load(unsigned char* shared, bool inside, Row row, Valid valid) {
-    const auto base = static_cast<unsigned>(__cvta_generic_to_shared(shared + piece() / 8 * (kRowCount * kPanelRow)));
-    const unsigned even = base + panel_offset(first_row(), piece() % 8);
-    const unsigned odd = kStep == 4 ? base + panel_offset(first_row() + 4, piece() % 8) : even;
-    copy(even, odd, row, [&](int k) { return inside && valid(k); });
+  __device__ static void load(const To& to, bool inside, Row row, Valid valid) {
+    copy(to.even, to.odd, row, [&](int k) { return inside && valid(k); });
   }
 };
 

@@ -86,19 +86,25 @@ __device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsign
   }
 }
 
-// The product of the weights and rows of all sources; shared.partial: the weights' sums, in two parts.
+// The product of the weights and rows of all sources; shared.partial: the weights' sums, in two parts. listed: the
+// groups in the list, where those are all; below 0, before the first time and where one list is not enough.
 template <typename T, bool kCausal>
-__device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, Wide<T>& product) {
+__device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, int& listed,
+                           Wide<T>& product) {
   const Problem& in = tile.in;
   float sum = 0;
   bool add = careful;
   if (careful) product.clear();
-  tile.rewind<2>();
+  const bool known = listed >= 0;
+  if (!known) tile.rewind<2>();
 #pragma unroll 1
-  for (int count; (count = tile.next_groups<T, 2>()) > 0;) {
+  for (bool first_list = true;; first_list = false) {
+    const int count = known ? listed : tile.next_groups<T, 2>();
+    if (!known) listed = first_list ? count : -1;
     using Load = PanelLoader<T, kRows, 4>;
     static_assert(Load::kStep == kSlot / 2);
     const int stages = (count + 1) / 2;
+    const typename Load::To to_rows(shared.rows[0]);
     const auto fetch = [&](int n, int stage) {
       if (n < stages) {
         const auto& low = tile.shared.list[2 * n];
@@ -110,7 +116,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
         const std::int64_t slot[2] = {low.slot, high.slot};
         const unsigned live = tile.shared.live[n] >> Load::first_row();
         Load::load(
-            shared.rows[stage], d < in.channels,
+            to_rows.after(stage * Wide<T>::kStageBytes), d < in.channels,
             [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; },
             [&](int k) { return (live >> k * Load::kStep & 1) != 0; });
       }
@@ -135,27 +141,23 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
       next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
+    if (known || tile.done) break;
   }
   if (!add) product.clear();
   shared.partial[threadIdx.x / kTile][threadIdx.x % kTile] = sum;
   __syncthreads();  // and all rows have been used
 }
 
-// kCausal: and there is a tree.
+// y of the tile's targets, channels column .. column + 255.
 template <typename T, bool kCausal>
-__global__ void __launch_bounds__(kWarpgroup, 3)
-    matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
-  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
-                        static_cast<int>(blockIdx.x) / in.batch, 0};
-  if (!tile.load(part)) return;
-  const int column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns;
+__device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Part part, int column, int& listed, T* y,
+                              float* near_mass) {
+  const Problem& in = tile.in;
   Wide<T> product;
   bool careful = false;
 #pragma unroll 1
   while (true) {
-    accumulate<T, kCausal>(tile, shared, column, careful, product);
+    accumulate<T, kCausal>(tile, shared, column, careful, listed, product);
     if (__syncthreads_or(!product.finite()) == 0 || careful) break;
     careful = true;
   }
@@ -209,13 +211,32 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   write_rows<T>(rows, min(Wide<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
 }
 
+// kCausal: and there is a tree.
+template <typename T, bool kCausal>
+__global__ void __launch_bounds__(kWarpgroup, 3)
+    matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
+  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
+                        static_cast<int>(blockIdx.x) / in.batch, 0};
+  if (!tile.load(part)) return;
+  int listed = -1;
+#pragma unroll 1
+  for (int column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns; column < in.channels;
+       column += static_cast<int>(gridDim.y) * Wide<T>::kColumns) {
+    write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
+    __syncthreads();  // the rows have been written
+  }
+}
+
 }  // namespace
 
 template <typename T>
 cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(WideShared<T>);
-  const dim3 grid(tiles * in.batch, (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns);
+  const bool many = tiles * in.batch >= kManyTiles;
+  const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns);
   return part == Part::all
              ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass)
              : launch<matrix_forward_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass);

@@ -140,7 +140,7 @@ struct Gather {
       const T* dy = static_cast<const T*>(out.dy) +
                     (static_cast<std::int64_t>(batch) * in.targets - shift) * in.channels + d;  // of position 0
       Load::load(
-          shared.rows[stage], d < in.channels,
+          typename Load::To(shared.rows[0]).after(stage * Wide<T>::kStageBytes), d < in.channels,
           [&](int k) { return dy + static_cast<std::int64_t>(targets[k * Load::kStep].position) * in.channels; },
           [&](int k) { return targets[k * Load::kStep].position >= shift; });
     }

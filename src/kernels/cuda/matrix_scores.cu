@@ -13,10 +13,11 @@ template <typename T>
 struct SquareShared {
   unsigned char rows[kSquareStages][Square<T>::kBytes];  // panels of 64 source rows
   unsigned char dy[kSquareStages][Square<T>::kBytes];    // and of 64 targets
-  float total[kSums][kTile];
-  int alive[kTile];  // whether dy is not all 0
   TileShared tile;
 };
+
+// At the end, in place of the rows. (As it is, four thread blocks share a multiprocessor's memory.)
+using Totals = float[kSums][kTile];
 
 // Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
 template <bool kTokens>
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(kWarpgroup, 4)
   }
   const float cheb[2] = {kCheb[lane_id() % 4 * 2], kCheb[lane_id() % 4 * 2 + 1]};
   float sums[kSums][2] = {};
-  unsigned bits = 0;  // of half of the dy of target threadIdx.x / 2
-  bool first_group = true;
+  const typename Load::To to_rows(shared.rows[0]), to_dy(shared.dy[0]);
   Square<T> scores;
   scores.clear();
   tile.rewind<2>();
 #pragma unroll 1
-  for (int count; (count = tile.next_groups<T, 2>()) > 0;) {
+  while (!tile.done) {
+    const int count = tile.next_groups<T, 2>();
     const int groups = (count + 3) / 4, total = groups * steps;  // four pairs at a time
     // What fetch brings next, and where.
     int next_group = 0, next_step = 0, next = 0;
@@ -108,12 +109,13 @@ __global__ void __launch_bounds__(kWarpgroup, 4)
             live |= (n < count ? bit : 0u) << k;
           }
         }
-        const bool inside = next_step * kPanel + Load::piece() * 8 < in.channels;
+        const int channel = next_step * kPanel, stage = next * Square<T>::kBytes;
+        const bool inside = channel + Load::piece() * 8 < in.channels;
         Load::load(
-            shared.rows[next], inside, [&](int k) { return first[k] + next_step * kPanel; },
+            to_rows.after(stage), inside, [&](int k) { return first[k] + channel; },
             [&](int k) { return (live >> k & 1) != 0; });
         Load::load(
-            shared.dy[next], inside, [&](int k) { return dy[k] + next_step * kPanel; },
+            to_dy.after(stage), inside, [&](int k) { return dy[k] + channel; },
             [&](int k) { return (here >> k & 1) != 0; });
         if (++next_step == steps) {
           next_step = 0;
@@ -136,17 +138,8 @@ __global__ void __launch_bounds__(kWarpgroup, 4)
         __syncthreads();
         scores.start(shared.dy[stage], shared.rows[stage]);
         fetch(n + kSquareStages - 1);
-        if (first_group) {
-          const unsigned char* row = shared.dy[stage] + threadIdx.x / 2 * kPanelRow + threadIdx.x % 2 * (kPanelRow / 2);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            const uint4 v = *reinterpret_cast<const uint4*>(row + ((k + threadIdx.x / 2) % 4 << 4));
-            bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
-          }
-        }
         stage = stage + 1 == kSquareStages ? 0 : stage + 1;
       }
-      first_group = false;
       products_wait();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -161,31 +154,23 @@ __global__ void __launch_bounds__(kWarpgroup, 4)
     }
     copy_wait<0>();
   }
+  auto& totals = *reinterpret_cast<Totals*>(shared.rows);
+  static_assert(sizeof(Totals) <= sizeof(shared.rows));
+  __syncthreads();  // all products have been made
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
 #pragma unroll
     for (int q = 0; q < kSums; ++q) {
       sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
       sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
-      if (lane_id() % 4 == 0) shared.total[q][matrix_row(t)] = sums[q][t];
+      if (lane_id() % 4 == 0) totals[q][matrix_row(t)] = sums[q][t];
     }
   }
-  if (first_group) {  // nothing was multiplied, so nothing was seen of dy
-    const int m = shared.tile.targets[threadIdx.x / 2].index;
-    for (int d = threadIdx.x % 2; m >= 0 && d < in.channels; d += 2) {
-      const auto* all =
-          static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
-      bits |= to_float(all[static_cast<std::int64_t>(m) * in.channels + d]) == 0 ? 0u : 1u;
-    }
-  }
-  bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
-  if (threadIdx.x % 2 == 0) shared.alive[threadIdx.x / 2] = bits != 0;
   __syncthreads();
   if (threadIdx.x >= kTile) return;
   float total[kSums];
-  for (int q = 0; q < kSums; ++q) total[q] = shared.total[q][threadIdx.x];
-  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
-                   shared.alive[threadIdx.x] != 0);
+  for (int q = 0; q < kSums; ++q) total[q] = totals[q][threadIdx.x];
+  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total);
 }
 
 }  // namespace
@@ -194,6 +179,7 @@ template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(SquareShared<T>);
+  static_assert(4 * (kBytes + kReservedShared) <= kSharedMemory);  // as launch bounds ask
   return launch<matrix_score_kernel<T>>(dim3(tiles * in.batch), kWarpgroup, kBytes, stream, in, part, out);
 }
 

@@ -10,7 +10,6 @@ constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
 struct ScoreShared {
   float partial[kSums][4][kTile];
-  int alive[kTile];  // whether dy is not all 0
   TileShared tile;
 };
 
@@ -45,15 +44,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
     return RowAt<T>{dy + static_cast<std::int64_t>(m) * loader.channels, m >= 0};
   };
-  {
-    const int m = shared.tile.targets[threadIdx.x / 4].index;
-    bool alive = false;
-    for (int d = threadIdx.x % 4; m >= 0 && d < in.channels; d += 4) {
-      alive = alive || to_float(dy[static_cast<std::int64_t>(m) * in.channels + d]) != 0;
-    }
-    const unsigned votes = __ballot_sync(0xffffffffu, alive) >> (threadIdx.x & 28) & 0xf;
-    if (threadIdx.x % 4 == 0) shared.alive[threadIdx.x / 4] = votes != 0;
-  }
   if (resident) {
     for (int s = 0; s < steps; ++s) {
       loader.load(left + s * kWide, rows_stride, s * kWide, dy_row);
@@ -67,7 +57,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   scores.clear();
   tile.rewind<8>();
 #pragma unroll 1
-  for (int count; (count = tile.next_groups<T, 8>()) > 0;) {
+  while (!tile.done) {
+    const int count = tile.next_groups<T, 8>();
+    if (count == 0) break;
     const int total = count * steps;
     int next_group = 0, next_step = 0, next = 0;  // what fetch brings next, and where
     const auto fetch = [&](int n) {
@@ -152,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     total[q] = 0;
     for (int s = 0; s < Scores<T>::kShare; ++s) total[q] += shared.partial[q][s][threadIdx.x];
   }
-  finish_target<T>(in, part, out, tile.batch, tile.tile, target, total, shared.alive[threadIdx.x] != 0);
+  finish_target<T>(in, part, out, tile.batch, tile.tile, target, total);
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ struct Tile {
   const Problem& in;
   TileShared& shared;
   int batch, tile, level;
+  bool done = false;  // whether next_groups() has nothing more to give
 
   // Reads the targets. False: no such tile.
   __device__ bool load(Part part) {
@@ -110,6 +111,7 @@ struct Tile {
     const int begin = min(shared.half[0].begin, shared.half[1].begin),
               end = max(shared.half[0].end, shared.half[1].end);
     const bool some = begin < end;
+    done = false;
     if (threadIdx.x == 0) {
       shared.walk = {level, some ? source.group_of(begin) : 0, some ? source.group_of(end - 1) : -1};
     }
@@ -128,8 +130,8 @@ struct Tile {
     return max(0, ((min(shared.half[0].first, shared.half[1].first) + 1) >> m) - 1);
   }
 
-  // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses; 0:
-  // there are no more. Where it has got to is kept in shared memory, not in registers.
+  // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses.
+  // Where it has got to is kept in shared memory, not in registers.
   template <typename T, int kSlots>
   __device__ int next_groups() {
     constexpr int kGroupRows = kSlots * kSlot, kGroups = kListRows / kGroupRows, kCompact = 64 / kSlots;
@@ -185,6 +187,7 @@ struct Tile {
       listed += min(count, room);
     }
     __syncthreads();
+    done = base > last_group && m <= lowest;
     if (threadIdx.x == 0) shared.walk = {m, base, last_group};
     for (int k = threadIdx.x; k < (listed * kGroupRows + 31) / 32 * 32; k += kBlock) describe<T, kSlots>(listed, k);
     __syncthreads();
