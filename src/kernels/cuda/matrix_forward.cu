@@ -220,12 +220,15 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
                         static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
-  int listed = -1;
-#pragma unroll 1
-  for (int column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns; column < in.channels;
-       column += static_cast<int>(gridDim.y) * Wide<T>::kColumns) {
+  int listed = -1, column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns;
+  if constexpr (kCausal) {
     write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
-    __syncthreads();  // the rows have been written
+  } else {
+#pragma unroll 1
+    for (; column < in.channels; column += static_cast<int>(gridDim.y) * Wide<T>::kColumns) {
+      write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
+      __syncthreads();  // the rows have been written
+    }
   }
 }
 
@@ -235,7 +238,7 @@ template <typename T>
 cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(WideShared<T>);
-  const bool many = tiles * in.batch >= kManyTiles;
+  const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
   const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns);
   return part == Part::all
              ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass)

@@ -16,7 +16,7 @@ struct SquareShared {
   TileShared tile;
 };
 
-// At the end, in place of the rows. (As it is, four thread blocks share a multiprocessor's memory.)
+// At the end, in place of the rows.
 using Totals = float[kSums][kTile];
 
 // Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
@@ -64,7 +64,7 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kWarpgroup, 4)
+__global__ void __launch_bounds__(kWarpgroup, 3)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<SquareShared<T>*>(memory);
@@ -179,7 +179,6 @@ template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(SquareShared<T>);
-  static_assert(4 * (kBytes + kReservedShared) <= kSharedMemory);  // as launch bounds ask
   return launch<matrix_score_kernel<T>>(dim3(tiles * in.batch), kWarpgroup, kBytes, stream, in, part, out);
 }
 

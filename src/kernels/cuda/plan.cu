@@ -121,39 +121,48 @@ struct Planner {
 
   __device__ void by_single_tokens(int begin, int end) {
     const float* l = token_logs();
+    const auto value = [&](int j) { return l[j] * kLog2e - square(target.scale * static_cast<float>(position - j)); };
+    const bool steep = target.sigma < kSteep;
     float best = minus_infinity(), moment = minus_infinity();
     bool bad = false;
     for (int j = begin + lanes.lane; j < end; j += kLanes) {
-      const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
+      const float v = value(j);
       bad = bad || !(v < __int_as_float(0x7f800000));
       best = fmaxf(best, v);
-      moment = fmaxf(moment, v + log_square(j));
+      if (steep) moment = fmaxf(moment, v + log_square(j));
     }
     best = lanes.max(best);
+    target.begin = begin;
+    target.end = end;
     if (lanes.any(bad)) {  // a NaN or +inf among the weights: every sum over it is NaN
-      target.begin = begin;
-      target.end = end;
       target.exponent = not_a_number();
       return;
     }
-    int first = end, last = begin - 1;
-    if (best > minus_infinity()) {
-      target.exponent = ceilf(best);
-      const float margin = precision.cut + log2f(static_cast<float>(end - begin));
-      const float least = best - margin;
-      const bool steep = target.sigma < kSteep;
-      const float least_moment = steep ? lanes.max(moment) - margin : 0.f;
-      for (int j = begin + lanes.lane; j < end; j += kLanes) {
-        const float v = l[j] * kLog2e - square(target.scale * static_cast<float>(position - j));
-        if (v >= least || (steep && v > minus_infinity() && v + log_square(j) >= least_moment)) {
-          first = min(first, j);
-          last = max(last, j);
-        }
-      }
+    if (!(best > minus_infinity())) {
+      target.end = begin;
+      return;
     }
-    target.begin = -lanes.max(-first);
-    target.end = lanes.max(last) + 1;
-    if (target.end <= target.begin) target.begin = target.end = begin;
+    target.exponent = ceilf(best);
+    const float margin = precision.cut + log2f(static_cast<float>(end - begin)), least = best - margin;
+    const float least_moment = steep ? lanes.max(moment) - margin : 0.f;
+    const auto matters = [&](int j) {
+      if (j < begin || j >= end) return false;
+      const float v = value(j);
+      return v >= least || (steep && v > minus_infinity() && v + log_square(j) >= least_moment);
+    };
+    // From both ends inwards, eight at a time, to the first that matters. (The best does, but for rounding.)
+    bool found = false;
+    for (int j = begin; j < end && !found; j += kLanes) {
+      const bool here = matters(j + lanes.lane);
+      found = lanes.any(here);
+      if (found) target.begin = -lanes.max(here ? -(j + lanes.lane) : -end);
+    }
+    found = false;
+    for (int j = end - 1; j >= target.begin && !found; j -= kLanes) {
+      const bool here = matters(j - lanes.lane);
+      found = lanes.any(here);
+      if (found) target.end = lanes.max(here ? j - lanes.lane : -1) + 1;
+    }
   }
 
   // Tries blocks of 2^level tokens. True: the plan is made. False: try smaller blocks, between tokens begin and end.

@@ -16,9 +16,6 @@ constexpr int kListRows = 512;    // source rows whose weights' exponents are br
 constexpr int kManyTiles = 1024;  // tiles above which a thread block does all channels of one
 constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
 
-constexpr int kSharedMemory = 233472;  // bytes of a multiprocessor of Hopper
-constexpr int kReservedShared = 1024;  // of each thread block
-
 constexpr int kNodes = 8;         // Chebyshev nodes of a block
 constexpr int kLeaf = 6;          // log2 of the tokens of the smallest block
 constexpr int kRaise = 4;         // levels one tree kernel goes up or down inside a thread block

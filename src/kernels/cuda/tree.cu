@@ -347,8 +347,11 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
   for (int k = 1; k <= kRaise && low + k <= in.tree.last; ++k) {
     const float* from = shared.rows[(k - 1) & 1];
     float* to = shared.rows[k & 1];
-    for (int p = threadIdx.x; p < (kBlocks >> k) * kRowStride; p += kThreads) {
-      const int parent = p / kRowStride, column = p % kRowStride;
+    // The masses, which the first channels' thread block writes, come last.
+    const int parents = kBlocks >> k, columns = parents * kTreeColumns;
+    for (int p = threadIdx.x; p < columns + (blockIdx.y == 0 ? parents : 0); p += kThreads) {
+      const int parent = p < columns ? p / kTreeColumns : p - columns;
+      const int column = p < columns ? p % kTreeColumns : kTreeColumns;
       float child[2 * kNodes];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
