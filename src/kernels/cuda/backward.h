@@ -35,11 +35,11 @@ struct Backward {
 };
 
 // What the sums Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of a target lead to; called by threads 0 .. 63 of a tile.
-// A target whose dy is 0 has no share in any gradient, whatever its sources hold. (Where the sums are numbers, that
-// comes by itself.)
+// A target whose dy is 0 (not alive) has no share in any gradient, whatever its sources hold, nor in how the sums of
+// the others are split.
 template <typename T>
 __device__ void finish_target(const Problem& in, Part part, const Backward& out, int batch, int tile,
-                              const Target& target, const float (&sums)[4]) {
+                              const Target& target, const float (&sums)[4], bool alive) {
   const std::int64_t index = static_cast<std::int64_t>(batch) * in.targets + target.index;
   const bool here = target.index >= 0;
   float total[4] = {sums[0], sums[1], sums[2], sums[3]};
@@ -53,11 +53,6 @@ __device__ void finish_target(const Problem& in, Part part, const Backward& out,
     total[1] += near.y;
     total[2] += near.z;
     total[3] += near.w;
-  }
-  bool alive = isfinite(total[0]) && isfinite(total[1]) && isfinite(total[2]) && isfinite(total[3]);
-  if (here && !alive) {
-    const T* dy = static_cast<const T*>(out.dy) + index * in.channels;
-    for (int d = 0; d < in.channels && !alive; ++d) alive = to_float(dy[d]) != 0;
   }
   const bool gives = here && alive && total[0] != 0;
   const float inverse = 1.f / total[0], c = total[1] * inverse;

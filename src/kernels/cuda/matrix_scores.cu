@@ -17,7 +17,16 @@ struct SquareShared {
 };
 
 // At the end, in place of the rows.
-using Totals = float[kSums][kTile];
+struct Totals {
+  float sum[kSums][kTile];
+  int alive[kTile];  // whether dy is not all 0
+};
+
+// Whether the sums leave open that the target's dy is 0.
+__device__ bool unsure(const Totals& totals, int target) {
+  const float s = totals.sum[1][target], moment = totals.sum[2][target];
+  return !isfinite(s) || !isfinite(moment) || (s == 0 && moment == 0);
+}
 
 // Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
 template <bool kTokens>
@@ -163,14 +172,31 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     for (int q = 0; q < kSums; ++q) {
       sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
       sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
-      if (lane_id() % 4 == 0) totals[q][matrix_row(t)] = sums[q][t];
+      if (lane_id() % 4 == 0) totals.sum[q][matrix_row(t)] = sums[q][t];
     }
+  }
+  __syncthreads();
+  {  // two threads a target
+    const int k = threadIdx.x / 2, m = shared.tile.targets[k].index;
+    unsigned bits = m < 0 || part == Part::near || !unsure(totals, k) ? 1 : 0;
+    if (bits == 0) {
+      const auto* row = reinterpret_cast<const uint4*>(
+          static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels);
+#pragma unroll 4
+      for (int p = threadIdx.x % 2; p < in.channels / 8; p += 2) {
+        const uint4 v = row[p];
+        bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
+      }
+    }
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+    if (threadIdx.x % 2 == 0) totals.alive[k] = bits != 0;
   }
   __syncthreads();
   if (threadIdx.x >= kTile) return;
   float total[kSums];
-  for (int q = 0; q < kSums; ++q) total[q] = totals[q][threadIdx.x];
-  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total);
+  for (int q = 0; q < kSums; ++q) total[q] = totals.sum[q][threadIdx.x];
+  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
+                   totals.alive[threadIdx.x] != 0);
 }
 
 }  // namespace

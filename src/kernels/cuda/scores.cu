@@ -10,6 +10,7 @@ constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
 struct ScoreShared {
   float partial[kSums][4][kTile];
+  int alive[kTile];  // whether dy is not all 0
   TileShared tile;
 };
 
@@ -44,6 +45,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
     return RowAt<T>{dy + static_cast<std::int64_t>(m) * loader.channels, m >= 0};
   };
+  {
+    const int m = shared.tile.targets[threadIdx.x / 4].index;
+    bool alive = false;
+    for (int d = threadIdx.x % 4; m >= 0 && d < in.channels; d += 4) {
+      alive = alive || to_float(dy[static_cast<std::int64_t>(m) * in.channels + d]) != 0;
+    }
+    const unsigned votes = __ballot_sync(0xffffffffu, alive) >> (threadIdx.x & 28) & 0xf;
+    if (threadIdx.x % 4 == 0) shared.alive[threadIdx.x / 4] = votes != 0;
+  }
   if (resident) {
     for (int s = 0; s < steps; ++s) {
       loader.load(left + s * kWide, rows_stride, s * kWide, dy_row);
@@ -144,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     total[q] = 0;
     for (int s = 0; s < Scores<T>::kShare; ++s) total[q] += shared.partial[q][s][threadIdx.x];
   }
-  finish_target<T>(in, part, out, tile.batch, tile.tile, target, total);
+  finish_target<T>(in, part, out, tile.batch, tile.tile, target, total, shared.alive[threadIdx.x] != 0);
 }
 
 }  // namespace
