@@ -3,7 +3,8 @@
     python3 bench/cuda/lab.py check            every dtype, path and awkward input; exit status 1 on a miss
     python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
     python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
-    python3 bench/cuda/lab.py parts            milliseconds of each kernel (PyTorch's profiler)
+    python3 bench/cuda/lab.py parts            microseconds of each kernel (PyTorch's profiler)
+    python3 bench/cuda/lab.py host             microseconds of the host's time in a call, beside a multiplication's
 
 --library names a libcontextpool_ops.so; without it, the installed package is used.
 """
@@ -14,6 +15,7 @@ import json
 import math
 import statistics
 import sys
+import time
 
 import torch
 
@@ -332,9 +334,39 @@ def parts(op, shapes, dtype):
         sys.stdout.flush()
 
 
+def host(op):
+    """What a call costs the host, which only shows where the GPU has little to do."""
+    x, l, sigma = problem("32,256,512", "paper", torch.bfloat16)
+    dy, w = torch.randn_like(x), torch.ones_like(x)
+    xs, ls, ss = (t.clone().requires_grad_() for t in (x, l, sigma))
+
+    def microseconds(call, count=2000):
+        for _ in range(50):
+            call()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        return (time.perf_counter() - begin) / count * 1e6
+
+    with torch.no_grad():
+        y, kept = torch.ops.contextpool._pool1d_keep(x, l, sigma, causal=False, algorithm="auto")
+        backward = torch.ops.contextpool._pool1d_backward
+        calls = {
+            "forward": lambda: op(x, l, sigma, False, "auto"),
+            "backward": lambda: backward(dy, x, l, sigma, causal=False, algorithm="auto", kept=kept),
+            "x * w": lambda: x * w,
+        }
+        for name, call in calls.items():
+            print(f"{microseconds(call):7.1f}  {name}")
+    step = lambda: torch.autograd.grad(op(xs, ls, ss, False, "auto"), (xs, ls, ss), dy)  # noqa: E731
+    print(f"{microseconds(step):7.1f}  forward and backward through autograd")
+    print(f"{microseconds(lambda: torch.autograd.grad(xs * w, (xs,), dy)):7.1f}  x * w through autograd")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["check", "time", "parts"])
+    ap.add_argument("what", choices=["check", "time", "parts", "host"])
     ap.add_argument("--library")
     ap.add_argument("--peers")
     ap.add_argument("--shapes", default="", help="B,N,D;B,N,D: only these")
@@ -355,8 +387,12 @@ def main():
     shapes = [s for s in a.shapes.split(";") if s]
     if a.what == "check":
         sys.exit(0 if check(op, a.quick) else 1)
-    (time_all(op, a.peers, shapes, getattr(torch, a.dtype)) if a.what == "time"
-     else parts(op, shapes, getattr(torch, a.dtype)))
+    if a.what == "host":
+        host(op)
+    elif a.what == "time":
+        time_all(op, a.peers, shapes, getattr(torch, a.dtype))
+    else:
+        parts(op, shapes, getattr(torch, a.dtype))
 
 
 if __name__ == "__main__":
