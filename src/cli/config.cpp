@@ -115,7 +115,7 @@ std::string config_text(const CLI::App& app) {
       const auto words = config_words(app, name);
       if (!words.empty()) lines += line_of(name, words);
     }
-    if (!lines.empty()) text += (text.empty() ? "# " : "\n# ") + group + "\n" + lines;
+    if (!lines.empty()) text.append(text.empty() ? "# " : "\n# ").append(group).append("\n").append(lines);
   }
   return text;
 }

@@ -40,7 +40,7 @@ void Console::on_step(const train::StepReport& report) {
 }
 
 void Console::on_message(const std::string& line) {
-  std::cout << (line_open_ ? kClearLine : "") << line << std::endl;
+  std::cout << (line_open_ ? kClearLine : "") << line << '\n' << std::flush;
   line_open_ = false;
 }
 

@@ -58,7 +58,7 @@ void print(const contextpool::eval::Score& score, double seconds, std::int64_t m
                                         {"tokens", score.tokens},     {"split", f.split},
                                         {"window", f.windows.window}, {"step", f.windows.step},
                                         {"tokens_per_second", rate},  {"memory", memory}}
-              << std::endl;
+              << '\n';
     return;
   }
   std::printf("%.4f bpc (%.4f nats) on %lld tokens of %s, windows of %lld moved by %lld; %.0f tokens/s\n", score.bits(),

@@ -32,7 +32,7 @@ int generate(const Arguments& arguments) {
     std::cout << alphabet.decode(torch::tensor(symbol)) << std::flush;
     return static_cast<bool>(std::cout);
   });
-  std::cout << std::endl;
+  std::cout << '\n' << std::flush;
   return 0;
 }
 

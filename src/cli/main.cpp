@@ -50,7 +50,7 @@ int dispatch(const Arguments& arguments) {
 int complain(std::string message, int status) {
   for (auto& c : message) c = c == '\n' ? ' ' : c;
   if (message.rfind("contextpool: ", 0) != 0) message = "contextpool: " + message;
-  std::cerr << message << std::endl;
+  std::cerr << message << '\n';
   return status;
 }
 

@@ -16,12 +16,12 @@ int models(const Arguments& arguments) {
     throw Wrong("--length is " + std::to_string(length) + ", expected at least 1");
 
   constexpr double kMega = 1e6;
-  std::printf("%-18s %11s %8s %14s %18s  %s\n", "model", "parameters", "length", "MFLOPs/token", "with pooling sum",
+  std::printf("%-22s %11s %8s %14s %18s  %s\n", "model", "parameters", "length", "MFLOPs/token", "with pooling sum",
               "");
   for (const auto& model : contextpool::models::language_models()) {
     const auto row = length > 0 ? length : model.options.length;
     const auto cost = contextpool::models::cost(model.options, row);
-    std::printf("%-18s %11lld %8lld %14.2f %18.2f  %s\n", model.name.c_str(), static_cast<long long>(cost.parameters),
+    std::printf("%-22s %11lld %8lld %14.2f %18.2f  %s\n", model.name.c_str(), static_cast<long long>(cost.parameters),
                 static_cast<long long>(row), cost.flops / kMega, (cost.flops + cost.pooling_flops) / kMega,
                 model.summary.c_str());
   }

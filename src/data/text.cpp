@@ -54,6 +54,7 @@ Split split_named(const std::string& name) {
 
 std::vector<std::string> layouts() {
   std::vector<std::string> names;
+  names.reserve(std::size(kLayouts));
   for (const auto& layout : kLayouts) names.emplace_back(layout.name);
   return names;
 }

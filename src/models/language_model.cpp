@@ -1,6 +1,7 @@
 #include "contextpool/models/language_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -31,14 +32,23 @@ void read(const std::string& who, const char* name, const nlohmann::json& json, 
   value = json.get<std::string>();
 }
 
+// ContextPool and attention know the smallest values of these.
+bool checked_elsewhere(std::string_view name) {
+  return name.starts_with("pool_") || name == "window_doublings" || name == "dilated_heads";
+}
+
 void check_options(const LanguageModelOptions& options) {
   for_each_option(options, [](const char* name, const auto& value, const char*) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, int64_t>) {
-      const bool of_pool = std::string_view(name).starts_with("pool_");  // ContextPool knows its smallest values
-      TORCH_CHECK_VALUE((of_pool || value > 0) && value <= kMost, "language model: ", name, " must be from 1 to ",
-                        kMost, ", but is ", value);
+      TORCH_CHECK_VALUE((checked_elsewhere(name) || value > 0) && value <= kMost, "language model: ", name,
+                        " must be from 1 to ", kMost, ", but is ", value);
     }
   });
+  TORCH_CHECK_VALUE(options.window_first <= options.window_last,
+                    "language model: window_first must be at most window_last, ", options.window_last, ", but is ",
+                    options.window_first);
+  TORCH_CHECK_VALUE(options.span_loss >= 0 && std::isfinite(options.span_loss),
+                    "language model: span_loss must not be negative, but is ", options.span_loss);
   TORCH_CHECK_VALUE(options.dropout >= 0 && options.dropout < 1, "language model: dropout must be in [0, 1), but is ",
                     options.dropout);
 }
@@ -49,6 +59,7 @@ nn::Block make_block(const LanguageModelOptions& options, int64_t layer) {
                          .feedforward = options.feedforward,
                          .dropout = options.dropout,
                          .causal = true,
+                         .reach = reach_of(options, layer),
                          .mixer = options.mixer,
                          .placement = options.placement,
                          .taps = options.taps,
@@ -106,12 +117,31 @@ void LanguageModelImpl::reset_parameters() {
     if (parameter.dim() > 1) {
       parameter.normal_(0, kDeviation);
     } else {
-      parameter.fill_(item.key().ends_with("bias") ? 0 : 1);  // vectors are biases and the weights of norms
+      parameter.fill_(item.key().ends_with("weight") ? 1 : 0);  // of norms; else biases and spans
     }
   }
   for (const auto& block : blocks_) {
     if (auto pool = block->context_pool()) pool->reset_sizes();
   }
+}
+
+std::vector<torch::Tensor> LanguageModelImpl::spans() const {
+  std::vector<torch::Tensor> all;
+  for (const auto& block : blocks_) {
+    if (block->attention()->span.defined()) all.push_back(block->attention()->span);
+  }
+  return all;
+}
+
+torch::Tensor LanguageModelImpl::span_loss() const {
+  const auto all = spans();
+  if (all.empty()) return {};
+  return torch::stack(all).mean() * (options_.span_loss * static_cast<double>(options_.span_limit));
+}
+
+void LanguageModelImpl::clamp_spans() {
+  const torch::NoGradGuard no_grad;
+  for (auto& span : spans()) span.clamp_(0, 1);
 }
 
 torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens, int64_t first) {

@@ -1,5 +1,6 @@
 #include "contextpool/models/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "nn/context_pool_options.h"
@@ -27,16 +28,60 @@ std::vector<NamedModel> make_models() {
   for (const auto layers : {4, 6, 8, 12}) paper_size("", layers);
   for (const auto layers : {4, 6, 11, 12, 14}) paper_size("cp-", layers);
   paper_size("dw-", 6);
+  const auto limited = [&](const std::string& name, const std::string& summary, LanguageModelOptions options) {
+    for (const auto* prefix : {"", "cp-"}) {
+      options.attention = "window";
+      models.push_back(named(prefix + ("longformer-" + name), summary + ", sliding windows", options));
+      options.attention = "adaptive_span";
+      models.push_back(named(prefix + ("adaptive-span-" + name), summary + ", adaptive spans", options));
+    }
+  };
+  limited("12", "decoder of 12 layers", {.layers = 12});
   const LanguageModelOptions tiny{
       .layers = 2, .features = 64, .heads = 2, .feedforward = 256, .length = 256, .pool = {.reference_length = 256}};
   const LanguageModelOptions small{
       .layers = 4, .features = 128, .heads = 4, .feedforward = 512, .length = 256, .pool = {.reference_length = 256}};
   for (const auto* prefix : {"", "cp-", "dw-"})
     models.push_back(named(std::string(prefix) + "tiny", "for tests", tiny));
+  auto limited_tiny = tiny;
+  limited_tiny.window_first = 8;
+  limited_tiny.window_last = 64;
+  limited_tiny.dilated_heads = 1;
+  limited_tiny.span_limit = 256;
+  limited("tiny", "for tests", limited_tiny);
   for (const auto* prefix : {"", "cp-", "dw-"}) {
     models.push_back(named(std::string(prefix) + "small", "for a machine without a GPU", small));
   }
   return models;
+}
+
+// How many pairs (token, token it sees) the tokens before position `end` make, with a window on every stride-th token.
+double pairs_before(int64_t end, int64_t window, int64_t stride) {
+  double pairs = 0;
+  for (int64_t first = 0; first < std::min(stride, end); ++first) {  // every stride-th token: a row of its own
+    const auto tokens = static_cast<double>((end - first + stride - 1) / stride);
+    const auto growing = std::min(tokens, static_cast<double>(window));
+    pairs += growing * (growing + 1) / 2 + (tokens - growing) * static_cast<double>(window);
+  }
+  return pairs;
+}
+
+// The same for a row, as the mean over heads.
+double pairs_of(const nn::Reach& reach, int64_t heads, int64_t length) {
+  if (reach.kind == "full") return pairs_before(length, length, 1);
+  if (reach.kind == "adaptive_span") return pairs_before(length, reach.span_limit, 1);
+  const auto between = [&](int64_t begin, int64_t end, int64_t window, int64_t stride) {
+    return pairs_before(end, window, stride) - pairs_before(begin, window, stride);
+  };
+  const auto dilated = static_cast<double>(reach.dilated_heads) / static_cast<double>(heads);
+  double pairs = 0;
+  for (int64_t begin = 0, doublings = 0; begin < length; ++doublings) {
+    const auto end = doublings < reach.window_doublings ? std::min(length, reach.row << doublings) : length;
+    const auto window = reach.window << doublings;
+    pairs += (1 - dilated) * between(begin, end, window, 1) + dilated * between(begin, end, window, reach.dilation + 1);
+    begin = end;
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -57,7 +102,7 @@ const NamedModel& find_language_model(std::string_view name) {
 }
 
 Cost cost(const LanguageModelOptions& options, int64_t length) {
-  auto one = options;  // the layers are alike: one is built and counted
+  auto one = options;  // the layers' parameters are alike: one is built and counted
   one.layers = 1;
   const LanguageModel model(one);
   Cost cost;
@@ -70,9 +115,13 @@ Cost cost(const LanguageModelOptions& options, int64_t length) {
     const bool multiplied = item.value().dim() > 1 && (in_block || item.key().starts_with("head."));
     if (multiplied) cost.flops += 2.0 * static_cast<double>(size) * (in_block ? layers : 1);
   }
-  // One dot product or one sum over the tokens that a causal token sees, for all layers.
-  const double pass = 2.0 * static_cast<double>(options.features) * (static_cast<double>(length) + 1) / 2 * layers;
-  cost.flops += 2 * pass;
+  const double multiply_add = 2.0 * static_cast<double>(options.features);
+  for (int64_t layer = 0; layer < options.layers; ++layer) {
+    const auto pairs = pairs_of(reach_of(options, layer), options.heads, length);
+    cost.flops += 2 * multiply_add * pairs / static_cast<double>(length);  // a dot product and a sum
+  }
+  // One sum over the tokens up to the target, for all layers.
+  const double pass = multiply_add * (static_cast<double>(length) + 1) / 2 * layers;
   if (options.mixer == "context_pool") {
     cost.pooling_flops = nn::pairwise_weights(options.pool) ? 2 * pass : pass;
   }

@@ -1,11 +1,17 @@
 #include "contextpool/nn/attention.h"
 
 #include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "nn/banded_attention.h"
+#include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {
 
 constexpr int64_t kFirstRoom = 64;  // tokens a cache has room for at least
+constexpr int64_t kMostDoublings = 16;
 
 // Appends `fresh` [batch, heads, tokens, head features] after the first `length` rows of `room`.
 void append(torch::Tensor& room, int64_t length, const torch::Tensor& fresh) {
@@ -25,61 +31,130 @@ torch::Tensor causal_mask(int64_t queries, int64_t keys, const torch::Device& de
   return torch::ones({queries, keys}, torch::TensorOptions().dtype(torch::kBool).device(device)).tril(keys - queries);
 }
 
+torch::Tensor joined(const std::vector<torch::Tensor>& parts, int64_t dim) {
+  return parts.size() == 1 ? parts.front() : torch::cat(parts, dim);
+}
+
+void check_reach(const AttentionOptions& options) {
+  const auto& r = options.reach;
+  check_word("Attention", "attention", r.kind, {"full", "window", "adaptive_span"});
+  if (r.kind == "full") return;
+  TORCH_CHECK_VALUE(options.causal, "Attention: attention \"", r.kind, "\" must be causal");
+  if (r.kind == "adaptive_span") {
+    TORCH_CHECK_VALUE(r.span_limit > 0, "Attention: span_limit must be positive, but is ", r.span_limit);
+    return;
+  }
+  TORCH_CHECK_VALUE(r.window > 0, "Attention: window must be positive, but is ", r.window);
+  TORCH_CHECK_VALUE(r.dilation >= 0, "Attention: dilation must not be negative, but is ", r.dilation);
+  TORCH_CHECK_VALUE(r.dilated_heads >= 0 && r.dilated_heads <= options.heads,
+                    "Attention: dilated_heads must be from 0 to the number of heads, ", options.heads, ", but is ",
+                    r.dilated_heads);
+  TORCH_CHECK_VALUE(r.row > 0, "Attention: row must be positive, but is ", r.row);
+  TORCH_CHECK_VALUE(r.window_doublings >= 0 && r.window_doublings <= kMostDoublings,
+                    "Attention: window_doublings must be from 0 to ", kMostDoublings, ", but is ", r.window_doublings);
+}
+
 }  // namespace
 
-AttentionImpl::AttentionImpl(AttentionOptions options) : options_(options) {
+AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(options)) {
   TORCH_CHECK_VALUE(options_.heads > 0 && options_.features > 0 && options_.features % options_.heads == 0,
                     "Attention: features must be a multiple of heads, but are ", options_.features, " and ",
                     options_.heads);
   TORCH_CHECK_VALUE(options_.dropout >= 0 && options_.dropout < 1, "Attention: dropout must be in [0, 1), but is ",
                     options_.dropout);
+  check_reach(options_);
   qkv_ = register_module("qkv", torch::nn::Linear(options_.features, 3 * options_.features));
   out_ = register_module("out", torch::nn::Linear(options_.features, options_.features));
+  if (options_.reach.kind == "adaptive_span") span = register_parameter("span", torch::zeros({options_.heads}));
 }
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
   const auto mask = padding.mask({x.size(0), x.size(1)});
-  if (!mask.defined()) return attend(project(x, rotation), {}, options_.causal);
   // A weight of 0 times a value that is no number would be no number.
-  const auto qkv = project(x.masked_fill(mask.logical_not().unsqueeze(-1), 0), rotation);
-  auto seen = mask.unsqueeze(1).unsqueeze(1);
-  if (options_.causal) seen = seen & causal_mask(x.size(1), x.size(1), x.device());
-  return attend(qkv, seen, false);
+  auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation);
+  parts.live = mask;
+  return attend(parts);
 }
 
 torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation) {
   TORCH_CHECK(options_.causal, "Attention: only causal attention has steps");
-  auto qkv = project(x, rotation);
-  append(cache.keys, cache.length, qkv[1]);
-  append(cache.values, cache.length, qkv[2]);
+  auto parts = project(x, rotation);
+  append(cache.keys, cache.length, parts.k);
+  append(cache.values, cache.length, parts.v);
   cache.length += x.size(1);
-  const bool first = cache.length == x.size(1);
-  qkv[1] = cache.keys.narrow(2, 0, cache.length);
-  qkv[2] = cache.values.narrow(2, 0, cache.length);
-  const auto mask = first || x.size(1) == 1 ? torch::Tensor() : causal_mask(x.size(1), cache.length, x.device());
-  return attend(qkv, mask, first);
+  parts.k = cache.keys.narrow(2, 0, cache.length);
+  parts.v = cache.values.narrow(2, 0, cache.length);
+  return attend(parts);
 }
 
-// Queries, keys and values, each [batch, heads, tokens, head features].
-std::vector<torch::Tensor> AttentionImpl::project(const torch::Tensor& x, const Rotation& rotation) {
+AttentionImpl::Parts AttentionImpl::project(const torch::Tensor& x, const Rotation& rotation) {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "Attention: x must be [batch, tokens, ",
               options_.features, "], but is ", x.sizes());
   const auto qkv = qkv_(x).view({x.size(0), x.size(1), 3, options_.heads, options_.features / options_.heads});
-  auto parts = qkv.unbind(2);
-  if (rotation.defined()) {
-    const auto turned = rotate(qkv.narrow(2, 0, 2), rotation);
-    parts[0] = turned.select(2, 0);
-    parts[1] = turned.select(2, 1);
-  }
-  for (auto& part : parts) part = part.transpose(1, 2);
-  return parts;
+  const auto turned = rotate(qkv.narrow(2, 0, 2), rotation);
+  return {.q = turned.select(2, 0).transpose(1, 2),
+          .k = turned.select(2, 1).transpose(1, 2),
+          .v = qkv.select(2, 2).transpose(1, 2)};
 }
 
-torch::Tensor AttentionImpl::attend(const std::vector<torch::Tensor>& qkv, const torch::Tensor& mask, bool causal) {
-  const auto seen = mask.defined() ? std::optional(mask) : std::nullopt;
-  const auto y =
-      torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], seen, is_training() ? options_.dropout : 0, causal);
+torch::Tensor AttentionImpl::attend(const Parts& parts) {
+  const auto& kind = options_.reach.kind;
+  const auto y = kind == "full" ? see_all(parts) : kind == "window" ? see_windows(parts) : see_spans(parts);
   return out_(y.transpose(1, 2).flatten(2));
+}
+
+torch::Tensor AttentionImpl::see_all(const Parts& parts) {
+  const auto queries = parts.q.size(2), keys = parts.k.size(2);
+  const bool whole = queries == keys && !parts.live.defined();
+  torch::Tensor seen;
+  if (parts.live.defined()) seen = parts.live.unsqueeze(1).unsqueeze(1);
+  if (options_.causal && !whole && queries > 1) {
+    const auto past = causal_mask(queries, keys, parts.q.device());
+    seen = seen.defined() ? seen & past : past;
+  }
+  return torch::scaled_dot_product_attention(parts.q, parts.k, parts.v,
+                                             seen.defined() ? std::optional(seen) : std::nullopt, dropout_now(),
+                                             options_.causal && whole);
+}
+
+// Runs of tokens with the same window, and in each the heads with the same dilation.
+torch::Tensor AttentionImpl::see_windows(const Parts& parts) {
+  const auto& r = options_.reach;
+  const auto end = parts.k.size(2), begin = end - parts.q.size(2);
+  const auto dilated = r.dilation > 0 ? r.dilated_heads : 0;
+  std::vector<torch::Tensor> runs;
+  for (auto at = begin; at < end || runs.empty();) {
+    const auto doublings = std::min<int64_t>(std::bit_width(static_cast<uint64_t>(at / r.row)), r.window_doublings);
+    const auto next = doublings < r.window_doublings ? std::min(end, r.row << doublings) : end;
+    const auto see = [&](int64_t first, int64_t count, int64_t stride) {
+      const auto keys = [&](const torch::Tensor& t) { return t.narrow(1, first, count).slice(2, 0, next); };
+      return banded_attention(parts.q.narrow(1, first, count).slice(2, at - begin, next - begin), keys(parts.k),
+                              keys(parts.v), parts.live.defined() ? parts.live.slice(1, 0, next) : parts.live,
+                              {.window = r.window << doublings, .stride = stride, .dropout = dropout_now()});
+    };
+    std::vector<torch::Tensor> heads;
+    if (dilated < options_.heads) heads.push_back(see(0, options_.heads - dilated, 1));
+    if (dilated > 0) heads.push_back(see(options_.heads - dilated, dilated, r.dilation + 1));
+    runs.push_back(joined(heads, 1));
+    at = next;
+  }
+  return joined(runs, 2);
+}
+
+// Each head by itself: it costs what its own span asks for, and most spans stay short.
+torch::Tensor AttentionImpl::see_spans(const Parts& parts) {
+  const auto limit = options_.reach.span_limit;
+  // Half types could not tell neighbours apart.
+  const auto wide = torch::promote_types(span.scalar_type(), torch::kFloat);
+  const auto spans = span.to(wide).clamp(0, 1) * static_cast<double>(limit);
+  const auto tokens = spans.detach().cpu().to(torch::kDouble).ceil();  // one wait for the device
+  std::vector<torch::Tensor> heads;
+  for (int64_t h = 0; h < options_.heads; ++h) {
+    const auto window = std::min(limit, tokens[h].item<int64_t>() + kSpanRamp);
+    heads.push_back(banded_attention(parts.q.narrow(1, h, 1), parts.k.narrow(1, h, 1), parts.v.narrow(1, h, 1),
+                                     parts.live, {.window = window, .span = spans[h], .dropout = dropout_now()}));
+  }
+  return torch::cat(heads, 1);
 }
 
 }  // namespace contextpool::nn

@@ -12,7 +12,8 @@ BlockImpl::BlockImpl(BlockOptions options) : options_(std::move(options)) {
   norm1_ = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
   attention_ = register_module(
       "attention",
-      Attention(AttentionOptions{.features = o.features, .heads = o.heads, .dropout = o.dropout, .causal = o.causal}));
+      Attention(AttentionOptions{
+          .features = o.features, .heads = o.heads, .dropout = o.dropout, .causal = o.causal, .reach = o.reach}));
   if (o.mixer == "context_pool") {
     options_.pool.features = o.features;
     options_.pool.causal = o.causal;

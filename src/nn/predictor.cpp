@@ -27,7 +27,7 @@ torch::Tensor row_convolution(const torch::Tensor& x, const torch::Tensor& weigh
 }
 
 template <typename Layer>
-std::shared_ptr<torch::nn::Module> made(Layer layer) {
+std::shared_ptr<torch::nn::Module> made(const Layer& layer) {
   return layer.ptr();
 }
 

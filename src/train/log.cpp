@@ -6,8 +6,8 @@
 namespace contextpool::train {
 namespace {
 
-// Cuts the file behind the last whole line of a step up to keep_to.
-const std::filesystem::path& cut(const std::filesystem::path& path, std::int64_t keep_to) {
+// Cuts the file behind the last whole line of a step up to keep_to; gives its path.
+std::filesystem::path cut(const std::filesystem::path& path, std::int64_t keep_to) {
   if (!std::filesystem::exists(path)) return path;
   std::uintmax_t size = 0;
   {

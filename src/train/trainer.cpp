@@ -1,5 +1,7 @@
 #include "contextpool/train/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -50,10 +52,24 @@ io::NamedTensors parameters_of(const models::LanguageModel& model) {
   return all;
 }
 
-void make_run_folder(const fs::path& folder) {
+// The folder appears with its config in it: however early a run is killed, it can be resumed, or there is none.
+void make_run_folder(const fs::path& folder, const std::string& config) {
   TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(folder)), folder.string(),
                     ": exists already; go on with it by --resume, or choose another name");
-  io::make_folder(folder);
+  auto path = fs::absolute(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
+  const auto fresh = path.parent_path() / ("." + path.filename().string() + ".new-" + std::to_string(::getpid()));
+  io::remove_tree(fresh);  // of a killed process that had the same number
+  io::make_folder(fresh);
+  try {
+    io::replace_file(fresh / "config.toml", config);
+    io::rename_path(fresh, path);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(fresh, ignored);
+    throw;
+  }
+  io::sync_folder(path.parent_path());
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -62,7 +78,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(TrainOptions options, Start start, Observer& observer)
+Trainer::Trainer(TrainOptions options, const Start& start, Observer& observer)
     : options_(checked(std::move(options))),
       observer_(observer),
       schedule_(options_.stages, options_.schedule, options_.final_share),
@@ -88,10 +104,10 @@ void Trainer::open_run(const Start& start) {
                                            : "no checkpoint to resume from: starting at step 0");
     resumed_from = step_;
   } else {
-    make_run_folder(start.folder);
+    make_run_folder(start.folder, start.config);
   }
   checkpoints_.emplace(start.folder, io::CheckpointWriter::Options{options_.keep, resumed_from});
-  io::replace_file(start.folder / "config.toml", start.config);
+  if (start.resume) io::replace_file(start.folder / "config.toml", start.config);
   log_ = std::make_unique<Log>(start.folder / "log.jsonl", step_);
   events_.emplace(start.folder, resumed_from);
 }
@@ -154,6 +170,7 @@ Trainer::Update Trainer::take_step() {
   if (good) {
     if (options_.clip > 0 && norm > options_.clip) scale_gradients(parameters_, options_.clip / norm);
     adamw_.step(lr);
+    model_->clamp_spans();
     if (average_) average_->update(step_ - skipped_);
   }
   skipped_ += good ? 0 : 1;
@@ -183,6 +200,7 @@ torch::Tensor Trainer::backward(const Stage& stage) {
     loss.backward();
     total += loss.detach();
   }
+  if (const auto of_spans = model_->span_loss(); of_spans.defined()) of_spans.backward();
   return total;
 }
 

@@ -98,7 +98,8 @@ TEST(Random, IsSpreadEvenly) {
   for (int i = 0; i < kDraws; ++i)
     count[data::below(kBins, data::random_bits({1, static_cast<std::uint64_t>(i)}))] += 1;
   double chi_square = 0;
-  for (const auto c : count) chi_square += std::pow(c - kDraws / kBins, 2) / (kDraws / kBins);
+  const double expected = static_cast<double>(kDraws) / kBins;
+  for (const auto c : count) chi_square += std::pow(c - expected, 2) / expected;
   EXPECT_LT(chi_square, 33.7);  // 9 degrees of freedom: once in ten thousand
   EXPECT_NE(data::random_bits({1, 2}), data::random_bits({2, 1}));
   EXPECT_EQ(data::below(1, ~0ULL), 0);

@@ -51,6 +51,17 @@ std::vector<Option> causal_options() {
       add(weights + " " + locality, [&](auto& o) { o.pool.weights = weights, o.pool.locality = locality; });
     }
   }
+  for (const std::string attention : {"window", "adaptive_span"}) {
+    add(attention, [&](auto& o) {
+      o.attention = attention;
+      o.window_first = 3;
+      o.window_last = 12;
+      o.dilated_heads = 1;
+      o.window_doublings = 1;
+      o.length = 24;
+      o.span_limit = 40;
+    });
+  }
   add("channels", [](auto& o) { o.pool.size_norm = "channels"; });
   add("groups", [](auto& o) { o.pool.groups = 4; });
   add("even kernel", [](auto& o) { o.pool.kernel = 4; });

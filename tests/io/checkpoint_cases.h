@@ -13,7 +13,7 @@ namespace contextpool::io::testing {
 
 inline Checkpoint make_checkpoint(std::int64_t step, bool ema = false) {
   auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step) + 1);
-  const auto draw = [&](std::vector<std::int64_t> shape) { return torch::randn(shape, generator); };
+  const auto draw = [&](at::IntArrayRef shape) { return torch::randn(shape, generator); };
   Checkpoint checkpoint;
   checkpoint.step = step;
   checkpoint.model = {{"layer.weight", draw({5, 7})}, {"layer.bias", draw({5}).to(torch::kBFloat16)}};

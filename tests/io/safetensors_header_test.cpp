@@ -184,7 +184,9 @@ TEST(SafetensorsHeader, WriterRefusesWhatNobodyCouldRead) {
   expect_message(refused({{"__metadata__", Dtype::kU8, {1}}}), {"a.st", "__metadata__"});
   expect_message(refused({{"\xff", Dtype::kU8, {1}}}), {"a.st", "not UTF-8"});
   expect_message(refused({}, {{"k", "\xff"}}), {"a.st", "not UTF-8"});
-  expect_message(refused({{std::string(100'000'000, 'n'), Dtype::kU8, {1}}}), {"a.st", "the format allows 100000000"});
+  std::string long_name;
+  long_name.resize(100'000'000, 'n');
+  expect_message(refused({{long_name, Dtype::kU8, {1}}}), {"a.st", "the format allows 100000000"});
 }
 
 }  // namespace

@@ -178,7 +178,8 @@ inline Sources2d sources_of(const Problem2d& prob, std::int64_t b, std::int64_t 
   const std::int64_t row = m / c.out_width() * c.stride_h, column = m % c.out_width() * c.stride_w;
   Sources2d s;
   for (std::int64_t j = 0; j < c.pixels(); ++j) {
-    const auto di = static_cast<double>(row - j / c.width), dj = static_cast<double>(column - j % c.width);
+    const std::int64_t i = j / c.width;
+    const auto di = static_cast<double>(row - i), dj = static_cast<double>(column - j % c.width);
     const double square = di * di + dj * dj;
     const double l = prob.log_weight[static_cast<std::size_t>(b * c.pixels() + j)];
     const bool exists = square == 0 || (sigma > 0 && square <= 160 * sigma * sigma);

@@ -183,7 +183,8 @@ TEST_P(HardMap, TargetsInAHoleOfPaddingAverageTheSourcesAtItsRim) {
     SCOPED_TRACE("sigma " + std::to_string(sigma));
     Problem2d p = make_problem(spec(61, 61));
     for (std::int64_t j = 0; j < 61 * 61; ++j) {
-      const double di = static_cast<double>(j / 61 - 30), dj = static_cast<double>(j % 61 - 30);
+      const std::int64_t i = j / 61;
+      const auto di = static_cast<double>(i - 30), dj = static_cast<double>(j % 61 - 30);
       if (di * di + dj * dj >= 150 * sigma * sigma) continue;  // its middle is 12.2 sigma from the rim
       p.log_weight[static_cast<std::size_t>(j)] = -kInf;
       std::fill_n(p.x.begin() + j * 2, 2, j % 2 == 0 ? kNaN : kInf);

@@ -73,7 +73,8 @@ TEST(ReferencePool2d, StridePlacesTheTargets) {
 }
 
 TEST(ReferencePool2d, MapOfOneRowOrColumnIsPool1d) {
-  const std::vector<double> x = {1, -2, 4, 0.5, 3}, l = {0, 1, -1, 2, 0.5}, sigma = {0.3, 1, 2, 9, kInf}, dy = x;
+  const std::vector<double> x = {1, -2, 4, 0.5, 3}, l = {0, 1, -1, 2, 0.5}, sigma = {0.3, 1, 2, 9, kInf};
+  const auto& dy = x;
   const reference::Pool1d row{5, 5, 1, false, x.data(), l.data(), sigma.data()};
   Gradients want{std::vector<double>(5), std::vector<double>(5), std::vector<double>(5)};
   for (std::int64_t m = 0; m < 5; ++m) {
@@ -110,8 +111,8 @@ TEST(ReferencePool2d, GradientsAreTheSlopesOfItsValues) {
       .width = 3, .x = {}, .log_weight = {0.1, -2, 3, -kInf, 0.7, 1.1, 0, 0, -1}, .sigma = {0.6, 2.5, 40, 0, 1, 0.9}};
   map.stride_w = 2;
   for (int k = 0; k < 18; ++k) map.x.push_back(std::sin(3.7 * k));
-  std::vector<double> dy;
-  for (int k = 0; k < 12; ++k) dy.push_back(std::cos(2.3 * k));
+  std::vector<double> dy(12);
+  for (int k = 0; k < 12; ++k) dy[static_cast<std::size_t>(k)] = std::cos(2.3 * k);
   const auto loss = [&] {
     double sum = 0;
     for (std::int64_t m = 0; m < 6; ++m) {

@@ -26,7 +26,8 @@ struct ModelCase {
   models::LanguageModelOptions options;
 };
 
-// Every mixer in every place with every kind of positions, then every option of ContextPool that can be causal.
+// Every mixer in every place with every kind of positions, every reach of attention, then every option of ContextPool
+// that can be causal.
 inline std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
   for (const std::string mixer : {"none", "context_pool", "depthwise"}) {
@@ -38,6 +39,20 @@ inline std::vector<ModelCase> model_cases() {
         options.positions = positions;
         cases.push_back({mixer + "_" + placement + "_" + positions, options});
       }
+    }
+  }
+  for (const std::string mixer : {"none", "context_pool"}) {
+    for (const std::string attention : {"window", "adaptive_span"}) {
+      auto options = small_options(mixer);
+      options.attention = attention;
+      options.layers = 3;
+      options.length = 40;  // windows double from there
+      options.window_first = 4;
+      options.window_last = 20;
+      options.window_doublings = 1;
+      options.dilated_heads = 1;
+      options.span_limit = 50;
+      cases.push_back({mixer + "_" + attention, options});
     }
   }
   const auto pool = [&](const std::string& name, const std::function<void(nn::ContextPoolOptions&)>& change) {

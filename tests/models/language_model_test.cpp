@@ -152,6 +152,44 @@ TEST(LanguageModel, CallsItsParametersAsPythonDoes) {
   EXPECT_TRUE(LanguageModel(options)->buffers().empty());
 }
 
+TEST(LanguageModel, HasLongformersWindowsAndDilations) {
+  const auto of = [](const LanguageModelOptions& options) {
+    std::vector<int64_t> windows, dilations;
+    for (int64_t layer = 0; layer < options.layers; ++layer) {
+      windows.push_back(models::reach_of(options, layer).window);
+      dilations.push_back(models::reach_of(options, layer).dilation);
+    }
+    return std::pair(windows, dilations);
+  };
+  const auto [windows, dilations] = of({.attention = "window"});
+  EXPECT_EQ(windows, (std::vector<int64_t>{32, 64, 64, 128, 256, 512, 512, 1024, 2048, 4096, 4096, 8192}));
+  EXPECT_EQ(dilations, (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 3}));
+  EXPECT_EQ(of({.layers = 5, .window_first = 3, .window_last = 100}).first, (std::vector<int64_t>{3, 8, 16, 32, 100}));
+  EXPECT_EQ(of({.layers = 24}).second[12], 1);
+  EXPECT_EQ(of({.layers = 24}).second[11], 0);
+  EXPECT_EQ(of({.layers = 1}).first, (std::vector<int64_t>{32}));
+}
+
+TEST(LanguageModel, SpansCostTheirMeanAndStayInRange) {
+  auto options = small_options();
+  EXPECT_FALSE(LanguageModel(options)->span_loss().defined());
+  options.attention = "adaptive_span";
+  options.span_limit = 200;
+  options.span_loss = 0.01;
+  LanguageModel model(options);
+  EXPECT_EQ(model->span_loss().item<double>(), 0);
+  {
+    const torch::NoGradGuard no_grad;
+    model->named_parameters()["blocks.0.attention.span"].copy_(torch::tensor({0.25, 1.5}));
+    model->named_parameters()["blocks.1.attention.span"].copy_(torch::tensor({0.5, -1.0}));
+  }
+  model->clamp_spans();
+  EXPECT_NEAR(model->span_loss().item<double>(), 0.01 * 200 * (0.25 + 1 + 0.5) / 4, 1e-6);
+  model->span_loss().backward();  // from both ends too
+  const auto gradient = model->named_parameters()["blocks.1.attention.span"].grad();
+  EXPECT_NEAR(gradient[1].item<double>(), 0.01 * 200 / 4, 1e-6);
+}
+
 TEST(LanguageModel, DropsInTrainingOnly) {
   auto options = small_options();
   options.dropout = 0.2;
@@ -207,6 +245,15 @@ TEST(LanguageModelOptions, RefuseWhatCannotBeBuilt) {
   EXPECT_NE(build([](auto& o) { o.heads = 3; }).find("multiple of heads"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.dropout = 1.5; }).find("dropout"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.positions = "rotory"; }).find("\"rotary\""), std::string::npos);
+  const auto window = [&](auto change) { return build([&](auto& o) { o.attention = "window", change(o); }); };
+  EXPECT_EQ(window([](auto&) {}), "no error");
+  EXPECT_NE(window([](auto& o) { o.attention = "windw"; }).find("\"window\""), std::string::npos);
+  EXPECT_NE(window([](auto& o) { o.dilated_heads = 3; }).find("dilated_heads"), std::string::npos);
+  EXPECT_NE(window([](auto& o) { o.window_doublings = -1; }).find("window_doublings must"), std::string::npos);
+  EXPECT_NE(window([](auto& o) { o.window_first = 0; }).find("window_first must be from 1"), std::string::npos);
+  EXPECT_NE(window([](auto& o) { o.window_last = 31; }).find("window_first must be at most"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.span_limit = 0; }).find("span_limit"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.span_loss = -1; }).find("span_loss"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.pool.reference_length = 0; }).find("reference_length"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.pool.size_norm = "softmax"; }).find("causal"), std::string::npos);
 }

@@ -35,9 +35,30 @@ TEST(Registry, EveryModelBuildsAndPredicts) {
     const auto of_layers = parameters_of(*shallow->blocks()[0]) * (model.options.layers - options.layers);
     EXPECT_EQ(counted, parameters_of(*shallow) + of_layers);
   }
-  for (const char* name : {"transformer-4", "transformer-6", "transformer-8", "transformer-12", "cp-transformer-4",
-                           "cp-transformer-6", "cp-transformer-11", "cp-transformer-12", "cp-transformer-14",
-                           "dw-transformer-6", "tiny", "cp-tiny", "dw-tiny", "small", "cp-small", "dw-small"}) {
+  for (const char* name : {"transformer-4",
+                           "transformer-6",
+                           "transformer-8",
+                           "transformer-12",
+                           "cp-transformer-4",
+                           "cp-transformer-6",
+                           "cp-transformer-11",
+                           "cp-transformer-12",
+                           "cp-transformer-14",
+                           "dw-transformer-6",
+                           "tiny",
+                           "cp-tiny",
+                           "dw-tiny",
+                           "small",
+                           "cp-small",
+                           "dw-small",
+                           "longformer-12",
+                           "cp-longformer-12",
+                           "adaptive-span-12",
+                           "cp-adaptive-span-12",
+                           "longformer-tiny",
+                           "cp-longformer-tiny",
+                           "adaptive-span-tiny",
+                           "cp-adaptive-span-tiny"}) {
     EXPECT_EQ(names.count(name), 1) << name;
   }
 }
@@ -80,6 +101,42 @@ TEST(Registry, CostsAreCountedAsSaid) {
   EXPECT_DOUBLE_EQ(of("cp-transformer-6").flops, matrices + 2 * pass + 2 * kLayers * 3 * (kD * 64 + 64 * 2));
   EXPECT_DOUBLE_EQ(of("cp-transformer-6").pooling_flops, pass);
   EXPECT_DOUBLE_EQ(of("cp-transformer-6", "nonlocal").pooling_flops, 2 * pass);
+}
+
+// Pair by pair.
+double pairs_a_token(const nn::Reach& r, int64_t heads, int64_t length) {
+  double pairs = 0;
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < length; ++i) {
+      const auto step = r.kind == "window" && h >= heads - r.dilated_heads ? r.dilation + 1 : 1;
+      auto window = r.kind == "window" ? r.window : r.span_limit;
+      for (int64_t n = 0, from = r.row; r.kind == "window" && n < r.window_doublings; ++n, from *= 2)
+        window *= i < from ? 1 : 2;
+      pairs += static_cast<double>(std::min(window, i / step + 1));
+    }
+  }
+  return pairs / static_cast<double>(heads * length);
+}
+
+TEST(Registry, LimitedAttentionCostsWhatItSees) {
+  for (const std::string name : {"longformer-tiny", "adaptive-span-tiny"}) {
+    auto options = find_language_model(name).options;
+    options.length = 60;
+    options.window_doublings = 2;
+    options.span_limit = 100;
+    auto full = options;
+    full.attention = "full";
+    const int64_t length = 301;
+    double expected = 0;
+    for (int64_t layer = 0; layer < options.layers; ++layer) {
+      const auto seen = pairs_a_token(models::reach_of(options, layer), options.heads, length);
+      expected += 4.0 * static_cast<double>(options.features) * (static_cast<double>(length + 1) / 2 - seen);
+    }
+    EXPECT_GT(expected, 0);
+    EXPECT_NEAR(cost(full, length).flops - cost(options, length).flops, expected, 1e-6 * expected) << name;
+  }
+  EXPECT_EQ(parameters_of("longformer-12"), parameters_of("transformer-12"));
+  EXPECT_EQ(parameters_of("cp-adaptive-span-12"), parameters_of("cp-transformer-12") + 12 * 8);
 }
 
 TEST(Registry, SaysTheNearestName) {

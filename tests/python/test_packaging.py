@@ -98,6 +98,7 @@ def build_consumer(tmp_path: Path, prefix: Path, ok: bool = True) -> str:
 def test_a_cmake_project_finds_and_uses_the_installed_package(tmp_path: Path) -> None:
     prefix = tmp_path / "prefix"
     run("cmake", "--install", ROOT / "build", "--prefix", prefix, cwd=tmp_path)
+    assert "cp-transformer-12" in run(prefix / "bin/contextpool", "models", cwd=tmp_path)
     build_consumer(tmp_path, prefix)
     run("cmake", "--build", "out", cwd=tmp_path)
     assert "pooled; refused: contextpool::pool1d: " in run("out/consumer", cwd=tmp_path)

@@ -97,10 +97,19 @@ def table() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("text_name", ["enwik8", "text8"])
-@pytest.mark.parametrize("layers, parameters", [(11, 36.0e6), (12, 39.3e6), (14, 45.8e6)])
-def test_the_papers_recipes(text_name: str, layers: int, parameters: float, table: dict) -> None:
-    config = tomllib.loads(contextpool_says("train", "--preset", f"{text_name}-cp-transformer-{layers}", "--print-config"))
-    assert config["model"] == f"cp-transformer-{layers}" and config["layout"] == text_name
+@pytest.mark.parametrize(
+    "preset, model, parameters",
+    [
+        ("cp-transformer-11", "cp-transformer-11", 36.0e6),
+        ("cp-transformer-12", "cp-transformer-12", 39.3e6),
+        ("cp-transformer-14", "cp-transformer-14", 45.8e6),
+        ("cp-longformer", "cp-longformer-12", 39.3e6),
+        ("cp-adaptive-span", "cp-adaptive-span-12", 39.3e6),
+    ],
+)
+def test_the_papers_recipes(text_name: str, preset: str, model: str, parameters: float, table: dict) -> None:
+    config = tomllib.loads(contextpool_says("train", "--preset", f"{text_name}-{preset}", "--print-config"))
+    assert config["model"] == model and config["layout"] == text_name
     assert config["length"] == [2048, 4096, 8192] and config["batch"] == [32, 32, 16]
     assert sum(config["steps"]) == 530_000 and config["lr"] == [2.5e-4, 1.25e-4, 6.25e-5]
     assert config["warmup"] == [min(n // 10, 10_000) for n in config["steps"]] and config["schedule"] == "staged"
@@ -113,6 +122,8 @@ def test_models_lists_the_registry_with_its_costs(table: dict[str, list[str]]) -
     flops, with_pooling = (float(table["cp-transformer-6"][k]) for k in (3, 4))
     assert with_pooling - flops == pytest.approx(2 * 512 * 1025 / 2 * 6 / 1e6, abs=0.01)
     assert table["transformer-6"][3] == table["transformer-6"][4]
+    # In rows of 1024 tokens Longformer's lower layers see less; an adaptive span at its limit sees all.
+    assert float(table["longformer-12"][3]) < float(table["adaptive-span-12"][3]) == float(table["transformer-12"][3])
 
 
 def test_eval_by_run_and_by_file_agree_and_follow_the_protocol(run: Path, text: Path) -> None:
@@ -158,6 +169,10 @@ def bad_inputs() -> list:
         ([*train, "--layout", "enwik8"], 1, "TEXT"),
         ([*train, "--schedule", "cosin"], 1, 'did you mean "cosine"'),
         ([*train, "--placement", "after_atention"], 1, 'did you mean "after_attention"'),
+        ([*train, "--attention", "windw"], 1, 'did you mean "window"'),
+        ([*train, "--attention", "window", "--dilated-heads", "3"], 1, "dilated_heads must be from 0"),
+        ([*train, "--window-first", "64", "--window-last", "32"], 1, "window_first must be at most window_last, 32"),
+        ([*train, "--span-loss", "-1"], 1, "span_loss must not be negative"),
         ([*train, "--lr", "fast"], 2, "--lr"),
         ([*train, "--lr", "1e-3,1e-4", "--steps", "1,2,3"], 2, "--lr has 2 values for 3 stages"),
         ([*train, "--length", "1000000"], 1, "TEXT: the split"),

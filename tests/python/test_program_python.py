@@ -20,11 +20,13 @@ TOOL = PROGRAM.parents[1] / "tests" / "contextpool_models_tool"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
-    """With runs/first, as the documentation has it; and the same with an average of the weights."""
+    """With runs/first, as the documentation has it; the same with an average of the weights; and other attention."""
     folder = tmp_path_factory.mktemp("docs")
     flags = ["--data", text, "--model", "cp-tiny", "--steps", 20, "--lr", "3e-3", *SHORT]
     contextpool_says("train", "--run", folder / "runs/first", *flags)
     contextpool_says("train", "--run", folder / "runs/averaged", "--ema", "0.9", *flags)
+    for name in ("cp-longformer-tiny", "cp-adaptive-span-tiny"):
+        contextpool_says("train", "--run", folder / "runs" / name, *flags, "--model", name)
     return folder
 
 
@@ -36,7 +38,10 @@ def test_the_script_of_the_documentation_runs(folder: Path) -> None:
     assert done.stdout.startswith("def main(argv):")
 
 
-@pytest.mark.parametrize("name, file", [("first", "model"), ("averaged", "ema")])
+@pytest.mark.parametrize(
+    "name, file",
+    [("first", "model"), ("averaged", "ema"), ("cp-longformer-tiny", "model"), ("cp-adaptive-span-tiny", "model")],
+)
 def test_the_logits_are_those_of_cpp(folder: Path, tmp_path: Path, name: str, file: str) -> None:
     path = folder / "runs" / name / "checkpoints/step-20" / f"{file}.safetensors"
     tokens = torch.randint(256, (3, 50), generator=torch.Generator().manual_seed(1))

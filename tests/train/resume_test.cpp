@@ -152,6 +152,7 @@ TEST(Resume, AKillBeforeAnyOperationOnTheDiskCostsNothing) {
     const fs::path run = folder.path("killed" + std::to_string(i));
     operations_until(i, options, run);
     if (!fs::is_directory(run)) continue;  // killed before there was a run
+    EXPECT_TRUE(fs::exists(run / "config.toml")) << "which the program resumes from";
     Watcher watcher;
     train::Trainer trainer(options, {run, true, ""}, watcher);
     EXPECT_EQ(trainer.run(), train::Outcome::finished);

@@ -75,11 +75,38 @@ TEST_P(Learns, WhatABrokenModelCouldNot) {
   EXPECT_GT(score.bits(), 0.1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Learns, ::testing::Values("tiny", "dw-tiny", "cp-tiny"), [](const auto& info) {
-  std::string name = info.param;
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Learns,
+                         ::testing::Values("tiny", "dw-tiny", "cp-tiny", "cp-longformer-tiny", "cp-adaptive-span-tiny"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Trainer, SpansAreTrainedWithinTheirRangeAndTheirLossIsNotReported) {
+  const Folder folder;
+  auto o = plain_run(folder, 12);
+  o.model.attention = "adaptive_span";
+  o.model.span_limit = 100;
+  o.model.span_loss = 1;  // 100 for spans of 1: nothing else counts
+  o.stages = {{64, 4, 12, 2e-2, 1}};
+  Watcher watcher;
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  const auto spans = [&] {
+    std::vector<torch::Tensor> all;
+    for (const auto& block : trainer.model()->blocks()) all.push_back(block->attention()->span.detach());
+    return torch::cat(all);
+  };
+  for (const auto& block : trainer.model()->blocks()) {
+    const torch::NoGradGuard no_grad;
+    block->attention()->span.copy_(torch::tensor({1.0, 0.05}));
+  }
+  trainer.run();
+  EXPECT_NEAR(watcher.reports[0].loss, std::log(256), 0.1);
+  const auto after = spans().view({-1, 2});
+  EXPECT_TRUE((after.select(1, 0) < 0.95).all().item<bool>()) << "1 is not a trap";
+  EXPECT_TRUE((after.select(1, 1) == 0).all().item<bool>()) << "not below 0";
+}
 
 TEST(Trainer, MicroBatchesGiveTheGradientOfTheBatch) {
   const Folder folder;

@@ -3,7 +3,7 @@
 //   x_0 = drop(token[t] + position),   x_(l+1) = block_l(x_l),   logits = head(norm(x_L))
 //
 // Embedding and head are separate matrices. Parameters, the same in Python: token.weight, position.weight (learned),
-// blocks.I.{norm1,attention.qkv,attention.out,context_pool.*,depthwise,norm2,feedforward.up,feedforward.down}, norm,
+// blocks.I.{norm1,attention.{qkv,out,span},context_pool.*,depthwise,norm2,feedforward.up,feedforward.down}, norm,
 // head. No bit of a logit depends on a later symbol.
 #pragma once
 
@@ -27,6 +27,13 @@ struct LanguageModelOptions {
   double dropout = 0;
   std::string positions = "rotary";
   int64_t length = 2048;
+  std::string attention = "full";
+  int64_t window_first = 32;
+  int64_t window_last = 8192;
+  int64_t window_doublings = 0;
+  int64_t dilated_heads = 2;
+  int64_t span_limit = 8192;
+  double span_loss = 5e-7;
   std::string mixer = "none";
   std::string placement = "after_attention";
   int64_t taps = 15;
@@ -45,6 +52,16 @@ void for_each_option(Options& options, F f) {
   f("dropout", options.dropout, "of embeddings, attention weights and branches");
   f("positions", options.positions, "rotary, learned or sinusoidal");
   f("length", options.length, "the usual row, and the longest for learned positions");
+  f("attention", options.attention, "full, window or adaptive_span");
+  f("window_first", options.window_first,
+    "tokens that the bottom layer sees; the layers between grow by powers of two");
+  f("window_last", options.window_last, "tokens that the top layer sees");
+  f("window_doublings", options.window_doublings,
+    "how often windows double along a row: at the model's length, at twice that, ...");
+  f("dilated_heads", options.dilated_heads,
+    "heads of the upper half that skip 1, 2, then 3 tokens between two they see");
+  f("span_limit", options.span_limit, "tokens that an adaptive span can reach");
+  f("span_loss", options.span_loss, "training loss of a token of adaptive span, the mean over layers and heads");
   f("mixer", options.mixer, "none, context_pool or depthwise");
   f("placement", options.placement, "of the mixer: after_attention, after_block or before_attention");
   f("taps", options.taps, "of the depthwise mixer");
@@ -61,6 +78,11 @@ void for_each_option(Options& options, F f) {
   f("pool_window", options.pool.window, "reach of fixed_window, in tokens");
   f("pool_seed", options.pool.seed, "of random_sparse");
 }
+
+// What attention sees in a layer. Windows grow by equal factors from window_first at the bottom to window_last at the
+// top, those between rounded to powers of two; the dilation is 0 in the lower half, then 1, 2 and 3 in a sixth of the
+// layers each.
+nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 
 // Every option by name. from_json takes those missing at their default and refuses, with the nearest name, what it does
 // not know. `who` opens its messages: a file's name, or the model's.
@@ -84,14 +106,21 @@ class LanguageModelImpl : public torch::nn::Module {
   // vocabulary] equal to the last of forward over all of them. In eval mode.
   torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache);
 
-  // Weights N(0, 0.02), biases 0, norms 1 and 0; then ContextPool's sizes as its initial_sigma asks.
+  // Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks.
   void reset_parameters();
+
+  // What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean of all
+  // spans. Undefined where there are none.
+  torch::Tensor span_loss() const;
+  // After a step of training: spans back into [0, 1], where they have a gradient.
+  void clamp_spans();
 
   const LanguageModelOptions& options() const { return options_; }
   const std::vector<nn::Block>& blocks() const { return blocks_; }
 
  private:
   torch::Tensor embed(const torch::Tensor& tokens, int64_t first);
+  std::vector<torch::Tensor> spans() const;
 
   LanguageModelOptions options_;
   torch::nn::Embedding token_{nullptr};

@@ -15,16 +15,17 @@ struct NamedModel {
   LanguageModelOptions options;
 };
 
-// transformer-{4,6,8,12}, cp-transformer-{4,6,11,12,14}, dw-transformer-6, and the tiny and small ones of tests and
-// demo.
+// transformer-{4,6,8,12}, cp-transformer-{4,6,11,12,14}, dw-transformer-6, [cp-]longformer-12, [cp-]adaptive-span-12,
+// and the tiny and small ones of tests and demo.
 const std::vector<NamedModel>& language_models();
 
 // The model of that name; an error with the nearest name if there is none.
 const NamedModel& find_language_model(std::string_view name);
 
 // Floating-point operations of one token's forward pass in a row of `length` tokens, a multiply-add being two. Counted:
-// every weight matrix and convolution once a token, attention's scores and sums over the (length + 1) / 2 tokens that a
-// causal token sees on average. Not counted: norms, activations, softmax, rotations, biases, the embedding's look-up.
+// every weight matrix and convolution once a token, attention's scores and sums over the tokens that a token sees on
+// average: (length + 1) / 2, or those in its window, or in an adaptive span at its limit. Not counted: norms,
+// activations, softmax, rotations, biases, the embedding's look-up.
 struct Cost {
   int64_t parameters = 0;
   double flops = 0;          // without the pooling sum

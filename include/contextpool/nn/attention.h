@@ -1,21 +1,42 @@
 // Multi-head self-attention: out(softmax(q k^T / sqrt(head features)) v) with q, k, v = qkv(x), on PyTorch's
-// scaled_dot_product_attention.
+// scaled_dot_product_attention. A token sees the whole row, or what its reach says:
+//
+//   window         itself and the window - 1 tokens before it. The last dilated_heads heads see as many, but every
+//                  (dilation + 1)-th: distances 0, dilation + 1, 2 (dilation + 1), ...
+//   adaptive_span  each head has a span z in [0, 1], the parameter `span` [heads]. A weight at distance d is multiplied
+//                  by clamp((32 + z span_limit - d) / 32, 0, 1), 0 from d = span_limit on, and the weights sum to 1
+//                  again. A span outside [0, 1] counts as the nearer end, and has no gradient.
+//
+// Both take time and memory in proportion to tokens * reach. Distances count positions, padded ones too.
 #pragma once
 
 #include <torch/torch.h>
 
-#include <vector>
+#include <string>
 
 #include "contextpool/nn/context_pool.h"
 #include "contextpool/nn/positions.h"
 
 namespace contextpool::nn {
 
+struct Reach {
+  std::string kind = "full";  // full, window or adaptive_span; the last two are causal
+  int64_t window = 512;
+  int64_t dilation = 0;
+  int64_t dilated_heads = 0;
+  // Windows are twice as long for the tokens from position `row` on, four times from 2 row on, and so on, as often as
+  // `window_doublings` says. It is the position that counts, since a causal token cannot know how long its row will be.
+  int64_t row = 2048;
+  int64_t window_doublings = 0;
+  int64_t span_limit = 8192;
+};
+
 struct AttentionOptions {
   int64_t features = 512;
   int64_t heads = 8;
   double dropout = 0;   // of the attention weights
   bool causal = false;  // a token sees itself and those before it
+  Reach reach = {};
 };
 
 // Keys and values of the tokens seen so far, [batch, heads, capacity, head features]; room grows by doubling.
@@ -37,9 +58,20 @@ class AttentionImpl : public torch::nn::Module {
 
   const AttentionOptions& options() const { return options_; }
 
+  torch::Tensor span;  // [heads], 0 at first; undefined unless the reach is adaptive_span
+
  private:
-  std::vector<torch::Tensor> project(const torch::Tensor& x, const Rotation& rotation);
-  torch::Tensor attend(const std::vector<torch::Tensor>& qkv, const torch::Tensor& mask, bool causal);
+  struct Parts {
+    torch::Tensor q, k, v;    // each [batch, heads, tokens, head features]
+    torch::Tensor live = {};  // [batch, keys], false where a key is padding; undefined: none is
+  };
+  Parts project(const torch::Tensor& x, const Rotation& rotation);
+  // The queries are those of the last tokens among the keys'.
+  torch::Tensor attend(const Parts& parts);
+  torch::Tensor see_all(const Parts& parts);
+  torch::Tensor see_windows(const Parts& parts);
+  torch::Tensor see_spans(const Parts& parts);
+  double dropout_now() const { return is_training() ? options_.dropout : 0; }
 
   AttentionOptions options_;
   torch::nn::Linear qkv_{nullptr}, out_{nullptr};

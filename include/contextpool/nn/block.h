@@ -24,6 +24,7 @@ struct BlockOptions {
   int64_t feedforward = 2048;
   double dropout = 0;  // of the attention weights and of each branch
   bool causal = false;
+  Reach reach = {};                           // of the attention
   std::string mixer = "none";                 // none, context_pool or depthwise
   std::string placement = "after_attention";  // after_attention, after_block or before_attention
   int64_t taps = 15;                          // of the depthwise control
@@ -48,6 +49,7 @@ class BlockImpl : public torch::nn::Module {
   torch::Tensor step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation = {});
 
   const BlockOptions& options() const { return options_; }
+  Attention attention() const { return attention_; }
   // The ContextPool of the block; null unless that is the mixer.
   ContextPool1d context_pool() const { return context_pool_; }
 

@@ -44,7 +44,7 @@ enum class Outcome { finished, stopped };
 class Trainer {
  public:
   // Nothing is written before options, text and, when resuming, the checkpoint were found good.
-  Trainer(TrainOptions options, Start start, Observer& observer);
+  Trainer(TrainOptions options, const Start& start, Observer& observer);
   ~Trainer();
 
   // To the end of the run, or until the observer wants it to stop; a checkpoint is written either way. Throws after

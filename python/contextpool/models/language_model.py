@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..nn.attention import Reach
 from ..nn.block import BlockCache, TransformerBlock
 from ..nn.positions import Positions
 
@@ -33,6 +35,13 @@ class LanguageModelOptions:
     dropout: float = 0.0
     positions: str = "rotary"
     length: int = 2048
+    attention: str = "full"
+    window_first: int = 32
+    window_last: int = 8192
+    window_doublings: int = 0
+    dilated_heads: int = 2
+    span_limit: int = 8192
+    span_loss: float = 5e-7
     mixer: str = "none"
     placement: str = "after_attention"
     taps: int = 15
@@ -66,6 +75,21 @@ class LanguageModelOptions:
         """The options of ContextPool, by the names it knows."""
         return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_")}
 
+    def reach(self, layer: int) -> Reach:
+        """What attention sees in a layer. Windows grow by equal factors from window_first at the bottom to window_last at
+        the top, those between rounded to powers of two; the dilation is 0 in the lower half, then 1, 2 and 3 in a sixth
+        of the layers each."""
+        if layer in (0, self.layers - 1):
+            window = self.window_last if layer > 0 else self.window_first
+        else:
+            first, last = math.log2(self.window_first), math.log2(self.window_last)
+            rounded = 2 ** math.floor(first + (last - first) * layer / (self.layers - 1) + 0.5)
+            window = min(max(rounded, self.window_first), self.window_last)
+        dilation = max(0, (12 * layer // self.layers - 4) // 2)
+        return Reach(
+            self.attention, window, dilation, self.dilated_heads, self.length, self.window_doublings, self.span_limit
+        )
+
 
 @dataclasses.dataclass
 class LanguageModelCache:
@@ -84,16 +108,23 @@ class LanguageModel(nn.Module):
     def __init__(self, options: LanguageModelOptions | None = None) -> None:
         super().__init__()
         self.options = o = options or LanguageModelOptions()
-        for name in ("vocabulary", "layers", "features", "heads", "feedforward", "length", "taps"):
+        sizes = ("vocabulary", "layers", "features", "heads", "feedforward", "length", "taps")
+        for name in (*sizes, "window_first", "window_last", "span_limit"):
             if getattr(o, name) < 1:
                 raise ValueError(f"language model: {name} must be positive, but is {getattr(o, name)}")
+        if o.window_first > o.window_last:
+            raise ValueError(
+                f"language model: window_first must be at most window_last, {o.window_last}, but is {o.window_first}"
+            )
+        if not 0 <= o.span_loss < math.inf:
+            raise ValueError(f"language model: span_loss must not be negative, but is {o.span_loss}")
         self.token = nn.Embedding(o.vocabulary, o.features)
         self.position = Positions(o.positions, o.features, o.heads, o.length)
         self.dropout = nn.Dropout(o.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 o.features, o.heads, o.feedforward, o.dropout, True, o.mixer, o.placement, o.taps,
-                {**o.pool(), "layer": layer},
+                {**o.pool(), "layer": layer}, o.reach(layer),
             )
             for layer in range(o.layers)
         )  # fmt: skip
@@ -127,15 +158,30 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights N(0, 0.02), biases 0, norms 1 and 0; then ContextPool's sizes as its initial_sigma asks."""
+        """Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, _DEVIATION)
             else:
-                parameter.fill_(0 if name.endswith("bias") else 1)
+                parameter.fill_(1 if name.endswith("weight") else 0)  # of norms; else biases and spans
         for block in self.blocks:
             if block.context_pool is not None:
                 block.context_pool.reset_sizes()
+
+    def span_loss(self) -> Tensor | None:
+        """What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean of
+        all spans. None where there are none."""
+        spans = self._spans()
+        return torch.stack(spans).mean() * (self.options.span_loss * self.options.span_limit) if spans else None
+
+    @torch.no_grad()
+    def clamp_spans(self) -> None:
+        """After a step of training: spans back into [0, 1], where they have a gradient."""
+        for span in self._spans():
+            span.clamp_(0, 1)
+
+    def _spans(self) -> list[Tensor]:
+        return [block.attention.span for block in self.blocks if block.attention.span is not None]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens int64 [batch, length] to logits [batch, length, vocabulary]."""

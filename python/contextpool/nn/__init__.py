@@ -1,6 +1,6 @@
 """Modules that predict and pool, and what to build models of. docs/module.md shows how to put them into a model."""
 
-from .attention import Attention, AttentionCache
+from .attention import Attention, AttentionCache, Reach
 from .block import BlockCache, TransformerBlock
 from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
 from .depthwise import Depthwise
@@ -15,6 +15,7 @@ __all__ = [
     "ContextPoolCache",
     "Depthwise",
     "Positions",
+    "Reach",
     "TransformerBlock",
     "Windows",
     "rotate",

@@ -3,12 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ._banded_attention import SPAN_RAMP, banded_attention
+from ._options import check_word
 from .positions import rotate
+
+_MOST_DOUBLINGS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """How far back a token sees. Distances count positions, padded ones too.
+
+    ``"full"``: the whole row. ``"window"``: itself and the ``window - 1`` tokens before it; the last ``dilated_heads``
+    heads see as many, but every ``(dilation + 1)``-th. Windows are twice as long for the tokens from position ``row`` on,
+    four times from ``2 * row`` on, and so on, as often as ``window_doublings`` says.
+
+    ``"adaptive_span"``: each head has a span z in [0, 1], the parameter ``span`` ``[heads]``. A weight at distance d is
+    multiplied by ``clamp((32 + z * span_limit - d) / 32, 0, 1)``, 0 from d = span_limit on, and the weights sum to 1
+    again. A span outside [0, 1] counts as the nearer end, and has no gradient: put it back after a step of training.
+    """
+
+    kind: Literal["full", "window", "adaptive_span"] = "full"
+    window: int = 512
+    dilation: int = 0
+    dilated_heads: int = 0
+    row: int = 2048
+    window_doublings: int = 0
+    span_limit: int = 8192
+
+    def check(self, heads: int, causal: bool) -> None:
+        check_word("Attention", "attention", self.kind, ("full", "window", "adaptive_span"))
+        if self.kind == "full":
+            return
+        if not causal:
+            raise ValueError(f'Attention: attention "{self.kind}" must be causal')
+        for name in ("span_limit",) if self.kind == "adaptive_span" else ("window", "row"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"Attention: {name} must be positive, but is {getattr(self, name)}")
+        if self.kind == "adaptive_span":
+            return
+        if self.dilation < 0:
+            raise ValueError(f"Attention: dilation must not be negative, but is {self.dilation}")
+        if not 0 <= self.dilated_heads <= heads:
+            raise ValueError(
+                f"Attention: dilated_heads must be from 0 to the number of heads, {heads}, but is {self.dilated_heads}"
+            )
+        if not 0 <= self.window_doublings <= _MOST_DOUBLINGS:
+            raise ValueError(f"Attention: window_doublings must be from 0 to {_MOST_DOUBLINGS}, but is {self.window_doublings}")
 
 
 @dataclasses.dataclass
@@ -27,29 +75,34 @@ class Attention(nn.Module):
         heads: they divide the features.
         dropout: of the attention weights.
         causal: a token sees itself and those before it.
+        reach: how far back; the whole row unless given.
     """
 
-    def __init__(self, features: int = 512, heads: int = 8, dropout: float = 0.0, causal: bool = False) -> None:
+    def __init__(
+        self,
+        features: int = 512,
+        heads: int = 8,
+        dropout: float = 0.0,
+        causal: bool = False,
+        reach: Reach = Reach(),
+    ) -> None:
         super().__init__()
         if heads <= 0 or features <= 0 or features % heads:
             raise ValueError(f"Attention: features must be a multiple of heads, but are {features} and {heads}")
         if not 0 <= dropout < 1:
             raise ValueError(f"Attention: dropout must be in [0, 1), but is {dropout}")
-        self.features, self.heads, self.dropout, self.causal = features, heads, dropout, causal
+        reach.check(heads, causal)
+        self.features, self.heads, self.dropout, self.causal, self.reach = features, heads, dropout, causal, reach
         self.qkv = nn.Linear(features, 3 * features)
         self.out = nn.Linear(features, features)
+        self.span = nn.Parameter(torch.zeros(heads)) if reach.kind == "adaptive_span" else None
 
     def forward(self, x: Tensor, rotation: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token exists: the others are seen by no one,
         whatever they hold."""
-        if mask is None:
-            return self._attend(*self._project(x, rotation), None, self.causal)
         # A weight of 0 times a value that is no number would be no number.
-        q, k, v = self._project(x.masked_fill(~mask.unsqueeze(-1), 0), rotation)
-        seen = mask[:, None, None, :]
-        if self.causal:
-            seen = seen & _causal_mask(x.shape[1], x.shape[1], x.device)
-        return self._attend(q, k, v, seen, False)
+        q, k, v = self._project(x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0), rotation)
+        return self._attend(q, k, v, mask)
 
     def step(self, x: Tensor, cache: AttentionCache, rotation: Tensor | None = None) -> Tensor:
         """The next tokens x [batch, new tokens, features] of a causal row, after those in the cache, which they join.
@@ -57,26 +110,70 @@ class Attention(nn.Module):
         if not self.causal:
             raise RuntimeError("Attention: only causal attention has steps")
         q, k, v = self._project(x, rotation)
-        first = cache.keys is None
-        if not first:
+        if cache.keys is not None:
             k, v = torch.cat((cache.keys, k), 2), torch.cat((cache.values, v), 2)
         cache.keys, cache.values = k, v
-        mask = None if first or x.shape[1] == 1 else _causal_mask(x.shape[1], k.shape[2], x.device)
-        return self._attend(q, k, v, mask, first)
+        return self._attend(q, k, v, None)
 
     def _project(self, x: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        y = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0, causal)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None) -> Tensor:
+        """The queries are those of the last tokens among the keys'; live [batch, keys]: false where a key is padding."""
+        see = {"full": self._see_all, "window": self._see_windows, "adaptive_span": self._see_spans}
+        y = see[self.reach.kind](q, k, v, live, self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
 
+    def _see_all(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
+        queries, keys = q.shape[2], k.shape[2]
+        whole = queries == keys and live is None
+        seen = None if live is None else live[:, None, None, :]
+        if self.causal and not whole and queries > 1:
+            past = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+            seen = past if seen is None else seen & past
+        return F.scaled_dot_product_attention(q, k, v, seen, dropout, self.causal and whole)
+
+    def _see_windows(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
+        """Runs of tokens with the same window, and in each the heads with the same dilation."""
+        r, end = self.reach, k.shape[2]
+        begin = at = end - q.shape[2]
+        plain = self.heads - (r.dilated_heads if r.dilation > 0 else 0)
+        runs = []
+        while at < end or not runs:
+            doublings = min((at // r.row).bit_length(), r.window_doublings)
+            stop = min(end, r.row << doublings) if doublings < r.window_doublings else end
+            heads = [
+                banded_attention(
+                    q[:, some, at - begin : stop - begin],
+                    k[:, some, :stop],
+                    v[:, some, :stop],
+                    None if live is None else live[:, :stop],
+                    r.window << doublings,
+                    stride,
+                    dropout=dropout,
+                )
+                for some, stride in ((slice(plain), 1), (slice(plain, None), r.dilation + 1))
+                if q[:, some].shape[1] > 0
+            ]
+            runs.append(torch.cat(heads, 1))
+            at = stop
+        return torch.cat(runs, 2)
+
+    def _see_spans(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
+        """Each head by itself: it costs what its own span asks for, and most spans stay short."""
+        limit = self.reach.span_limit
+        # Half types could not tell neighbours apart.
+        spans = self.span.to(torch.promote_types(self.span.dtype, torch.float32)).clamp(0, 1) * limit
+        windows = [min(limit, math.ceil(tokens) + SPAN_RAMP) for tokens in spans.tolist()]
+        return torch.cat(
+            [
+                banded_attention(*(x[:, h : h + 1] for x in (q, k, v)), live, window, span=spans[h], dropout=dropout)
+                for h, window in enumerate(windows)
+            ],
+            1,
+        )
+
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, dropout={self.dropout}, causal={self.causal}"
-
-
-def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """[queries, keys], true where the key is not after the query; the last query stands at the last key."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+        return f"heads={self.heads}, dropout={self.dropout}, causal={self.causal}, attention={self.reach.kind}"

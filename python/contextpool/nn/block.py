@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, arange, nn
 
 from ._options import check_word
-from .attention import Attention, AttentionCache
+from .attention import Attention, AttentionCache, Reach
 from .context_pool import ContextPool1d, ContextPoolCache
 from .depthwise import Depthwise
 
@@ -59,6 +59,7 @@ class TransformerBlock(nn.Module):
         placement: where the mixer stands.
         taps: of the depthwise control.
         pool: options of :class:`ContextPool1d` other than features and causal, by name.
+        reach: of the attention; the whole row unless given.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class TransformerBlock(nn.Module):
         placement: Placement = "after_attention",
         taps: int = 15,
         pool: Mapping[str, Any] | None = None,
+        reach: Reach = Reach(),
     ) -> None:
         super().__init__()
         check_word("TransformerBlock", "mixer", mixer, ("none", "context_pool", "depthwise"))
@@ -81,7 +83,7 @@ class TransformerBlock(nn.Module):
             raise ValueError(f"TransformerBlock: feedforward must be positive, but is {feedforward}")
         self.placement = None if mixer == "none" else placement
         self.norm1 = nn.LayerNorm(features)
-        self.attention = Attention(features, heads, dropout, causal)
+        self.attention = Attention(features, heads, dropout, causal, reach)
         self.context_pool = ContextPool1d(features, causal=causal, **(pool or {})) if mixer == "context_pool" else None
         self.depthwise = Depthwise(features, taps, causal) if mixer == "depthwise" else None
         self.norm2 = nn.LayerNorm(features)

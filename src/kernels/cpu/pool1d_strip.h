@@ -4,6 +4,8 @@
 // Weights of 0 are multiplied like others here; what that does to rows that are not finite, the callers look after.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/pool1d_tile.h"
 
 namespace contextpool::cpu::CONTEXTPOOL_ARCH {
@@ -93,17 +95,16 @@ void spread_scalars(const Visitors<T>& visitors, const double* mean, std::int64_
 }
 
 // Lane k of the result is the sum of the lanes of v[k], for as many vectors as there are lanes.
+template <int h, class V, int... l>
+V fold_lanes(V a, V b, std::integer_sequence<int, l...>) {
+  constexpr int lanes = sizeof...(l);
+  return __builtin_shufflevector(a, b, ((l & h) == 0 ? l : lanes + l)...) +
+         __builtin_shufflevector(a, b, ((l & h) == 0 ? l + h : lanes + l - h)...);
+}
+
 template <int h, class V>
 V fold_lanes(V a, V b) {
-  using Index = decltype(a < a);
-  Index same;
-  Index other;
-  constexpr int lanes = sizeof(V) / sizeof(a[0]);
-  for (int l = 0; l < lanes; ++l) {
-    same[l] = (l & h) == 0 ? l : lanes + l;
-    other[l] = (l & h) == 0 ? l + h : lanes + l - h;
-  }
-  return __builtin_shuffle(a, b, same) + __builtin_shuffle(a, b, other);
+  return fold_lanes<h>(a, b, std::make_integer_sequence<int, sizeof(V) / sizeof(a[0])>());
 }
 
 template <int h, class V>
