@@ -59,7 +59,8 @@ std::vector<NamedModel> make_models() {
 double pairs_before(int64_t end, int64_t window, int64_t stride) {
   double pairs = 0;
   for (int64_t first = 0; first < std::min(stride, end); ++first) {  // every stride-th token: a row of its own
-    const auto tokens = static_cast<double>((end - first + stride - 1) / stride);
+    const int64_t count = (end - first + stride - 1) / stride;
+    const auto tokens = static_cast<double>(count);
     const auto growing = std::min(tokens, static_cast<double>(window));
     pairs += growing * (growing + 1) / 2 + (tokens - growing) * static_cast<double>(window);
   }

@@ -2,7 +2,7 @@
 //
 //   batch   = windows drawn from (seed, s)
 //   dropout = drawn from (seed, s)
-//   loss    = mean cross-entropy over the batch, in micro-batches
+//   loss    = mean cross-entropy over the batch, in micro-batches (and, not logged, the loss of adaptive spans)
 //   update  = AdamW at lr(s) with the clipped gradient, unless loss or gradient is not finite: then none
 //
 // so that weights, optimizer, average and step count are all there is to save. On the CPU, with the same number of
