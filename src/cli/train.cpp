@@ -120,6 +120,7 @@ std::vector<train::Stage> stages_of(const TrainFlags& f) {
     return values.size() == 1 ? values[0] : values[i];
   };
   std::vector<train::Stage> stages;
+  stages.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     stages.push_back({pick("length", f.length, i), pick("batch", f.batch, i), pick("steps", f.steps, i),
                       pick("lr", f.lr, i), pick("warmup", f.warmup, i)});

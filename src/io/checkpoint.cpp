@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ranges>
 #include <system_error>
 
 #include "io/manifest.h"
@@ -96,11 +97,11 @@ Checkpoint load_checkpoint(const fs::path& folder) {
 NewestWhole newest_whole(const fs::path& run) {
   NewestWhole found;
   const auto steps = checkpoint_steps(run);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const auto folder = checkpoint_folder(run, *step);
+  for (const auto step : std::views::reverse(steps)) {
+    const auto folder = checkpoint_folder(run, step);
     try {
       auto checkpoint = load_checkpoint(folder);
-      if (checkpoint.step != *step) throw Error(text(folder.string(), ": MANIFEST.json is of step ", checkpoint.step));
+      if (checkpoint.step != step) throw Error(text(folder.string(), ": MANIFEST.json is of step ", checkpoint.step));
       found.checkpoint = std::move(checkpoint);
       break;
     } catch (const Error& error) {
@@ -184,15 +185,15 @@ void CheckpointWriter::move_into_place(const fs::path& folder, std::int64_t step
 
 void CheckpointWriter::remove_old(std::int64_t saved) {
   remove_leftovers();
-  auto steps = checkpoint_steps(run_);
+  const auto steps = checkpoint_steps(run_);
   const auto best = best_checkpoint(run_);
   int kept = 0;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const bool counts = !abandoned_.contains(*step) && kept < keep_last_;
+  for (const auto step : std::views::reverse(steps)) {
+    const bool counts = !abandoned_.contains(step) && kept < keep_last_;
     if (counts) ++kept;
-    if (counts || *step == saved || (best && *step == best->step)) continue;
-    const auto aside = hidden(folder_, *step, kRemoving);
-    rename_path(checkpoint_folder(run_, *step), aside);
+    if (counts || step == saved || (best && step == best->step)) continue;
+    const auto aside = hidden(folder_, step, kRemoving);
+    rename_path(checkpoint_folder(run_, step), aside);
     remove_tree(aside);
   }
 }
