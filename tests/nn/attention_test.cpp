@@ -18,6 +18,7 @@ using nn::Reach;
 
 constexpr int64_t kFeatures = 24;
 constexpr int64_t kHeads = 4;
+constexpr int64_t kHeadFeatures = kFeatures / kHeads;
 
 Attention make(bool causal, torch::ScalarType type = torch::kFloat64) {
   Attention attention(AttentionOptions{.features = kFeatures, .heads = kHeads, .causal = causal});
@@ -77,7 +78,7 @@ TEST(Attention, TurnsQueriesAndKeysButNotValues) {
   const auto turn = positions->rotation(x);
   const auto qkv = torch::linear(x, p["qkv.weight"], p["qkv.bias"]).view({2, 8, 3, kHeads, kFeatures / kHeads});
   const auto q = nn::rotate(qkv.select(2, 0), turn), k = nn::rotate(qkv.select(2, 1), turn), v = qkv.select(2, 2);
-  const auto score = torch::einsum("bihd,bjhd->bhij", {q, k}) / std::sqrt(static_cast<double>(kFeatures / kHeads));
+  const auto score = torch::einsum("bihd,bjhd->bhij", {q, k}) / std::sqrt(static_cast<double>(kHeadFeatures));
   const auto weight = score.masked_fill(not_after(8).logical_not(), -INFINITY).softmax(-1);
   const auto y = torch::einsum("bhij,bjhd->bihd", {weight, v}).flatten(2);
   EXPECT_LT(difference(attention(x, turn), torch::linear(y, p["out.weight"], p["out.bias"])), 1e-13);
@@ -190,7 +191,7 @@ torch::Tensor formula(Attention& attention, const torch::Tensor& x) {
   const auto qkv =
       torch::linear(x, p["qkv.weight"], p["qkv.bias"]).view({batch, tokens, 3, kHeads, kFeatures / kHeads});
   const auto q = nn::rotate(qkv.select(2, 0), turns(x)), k = nn::rotate(qkv.select(2, 1), turns(x));
-  const auto score = torch::einsum("bihd,bjhd->bhij", {q, k}) / std::sqrt(static_cast<double>(kFeatures / kHeads));
+  const auto score = torch::einsum("bihd,bjhd->bhij", {q, k}) / std::sqrt(static_cast<double>(kHeadFeatures));
   const auto weight = score.exp() * shares(attention, tokens);
   const auto y = torch::einsum("bhij,bjhd->bihd", {weight / weight.sum(-1, true), qkv.select(2, 2)}).flatten(2);
   return torch::linear(y, p["out.weight"], p["out.bias"]);
