@@ -1,5 +1,5 @@
-// y_i = sum_r a_ir X_r / sum_r a_ir m_r for 64 targets and some channels at a time: weights made on the fly, rounded to
-// the storage type (the denominator sums the rounded ones), times rows on the matrix units.
+// y_i = sum_r a_ir X_r / sum_r a_ir m_r in float32, for 64 targets and some channels at a time: weights made on the
+// fly, times rows. (matrix_forward.cu has the half types, on the matrix units.)
 #include "kernels/cuda/forward.h"
 
 #include "kernels/cuda/launch.cuh"

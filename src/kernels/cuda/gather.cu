@@ -1,5 +1,6 @@
-// The transpose of the forward sum, owned by source rows: 64 rows at a time gather from the targets whose sources
-// include them (32 at a time, weights on the fly, matrix units). No atomics: the same bits every run.
+// The transpose of the forward sum in float32, owned by source rows: 64 rows at a time gather from the targets whose
+// sources include them (32 at a time, weights on the fly). No atomics: the same bits every run. (matrix_gather.cu has
+// the half types.)
 #include "kernels/cuda/backward.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"

@@ -72,60 +72,38 @@ __device__ inline void wide_product(float (&d)[128], std::uint64_t a, std::uint6
 template <typename T>
 __device__ inline void square_product(float (&d)[32], std::uint64_t a, std::uint64_t b);
 
-template <>
-__device__ inline void wide_product<__nv_bfloat16>(float (&d)[128], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-      "}, %128, %129, p, 1, 1, 0, 1;\n}\n"
-      : CONTEXTPOOL_F32(d, 0), CONTEXTPOOL_F32(d, 32), CONTEXTPOOL_F32(d, 64), CONTEXTPOOL_F32(d, 96)
-      : "l"(a), "l"(b), "r"(add));
-}
-template <>
-__device__ inline void square_product<__nv_bfloat16>(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, 1, 1, 1, 0, 0;\n"
-      : CONTEXTPOOL_F32(d, 0)
-      : "l"(a), "l"(b));
-}
-template <>
-__device__ inline void wide_product<__half>(float (&d)[128], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-      "}, %128, %129, p, 1, 1, 0, 1;\n}\n"
-      : CONTEXTPOOL_F32(d, 0), CONTEXTPOOL_F32(d, 32), CONTEXTPOOL_F32(d, 64), CONTEXTPOOL_F32(d, 96)
-      : "l"(a), "l"(b), "r"(add));
-}
-template <>
-__device__ inline void square_product<__half>(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, 1, 1, 1, 0, 0;\n"
-      : CONTEXTPOOL_F32(d, 0)
-      : "l"(a), "l"(b));
-}
+#define CONTEXTPOOL_REGISTERS_32                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+// Both products, for one of the half types and its name in the instructions.
+#define CONTEXTPOOL_PRODUCTS(T, name)                                                                      \
+  template <>                                                                                              \
+  __device__ inline void wide_product<T>(float(&d)[128], std::uint64_t a, std::uint64_t b, int add) {      \
+    asm volatile(                                                                                          \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                      \
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32         \
+        ", "                                                                                               \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                 \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                 \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                 \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                 \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "     \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"   \
+        "}, %128, %129, p, 1, 1, 0, 1;\n}\n"                                                               \
+        : CONTEXTPOOL_F32(d, 0), CONTEXTPOOL_F32(d, 32), CONTEXTPOOL_F32(d, 64), CONTEXTPOOL_F32(d, 96)    \
+        : "l"(a), "l"(b), "r"(add));                                                                       \
+  }                                                                                                        \
+  template <>                                                                                              \
+  __device__ inline void square_product<T>(float(&d)[32], std::uint64_t a, std::uint64_t b) {              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32 \
+                 "}, %32, %33, 1, 1, 1, 0, 0;\n"                                                           \
+                 : CONTEXTPOOL_F32(d, 0)                                                                   \
+                 : "l"(a), "l"(b));                                                                        \
+  }
+CONTEXTPOOL_PRODUCTS(__nv_bfloat16, "bf16")
+CONTEXTPOOL_PRODUCTS(__half, "f16")
+#undef CONTEXTPOOL_PRODUCTS
+#undef CONTEXTPOOL_REGISTERS_32
 #endif
 
 // Row of the 64 that this thread's k-th (0 or 1) row of a result is.

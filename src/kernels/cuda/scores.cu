@@ -1,4 +1,5 @@
-// c_i and dsigma_i: 64 targets at a time, scores S = dy X^T on the matrix units, then sums of scalars.
+// c_i and dsigma_i in float32: 64 targets at a time, scores S = dy X^T, then sums of scalars. (matrix_scores.cu has the
+// half types.)
 #include "kernels/cuda/backward.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
