@@ -25,7 +25,7 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
   tile.rewind<4>();
 #pragma unroll 1
   while (!tile.done) {
-    const int count = tile.next_groups<T, 4>();
+    const int count = tile.next_groups<T, 4>([](int) {});
     if (count == 0) break;
     using Load = Loader<T, kRows, Product<T>::kColumns>;
     const Load loader(in);
@@ -178,6 +178,7 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+  after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
   Tile<kThreads> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch,
@@ -200,10 +201,7 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   const bool many = tiles * in.batch >= kManyTiles;
   const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns);
   constexpr int kBytes = sizeof(ForwardShared<T>);
-  const cudaError_t error = allow_shared<forward_kernel<T>>(kBytes);
-  if (error != cudaSuccess) return error;
-  forward_kernel<T><<<grid, kThreads, kBytes, stream>>>(in, part, y, near_mass);
-  return cudaGetLastError();
+  return launch<forward_kernel<T>>(grid, kThreads, kBytes, stream, in, part, y, near_mass);
 }
 
 template cudaError_t forward_tiles(const Problem&, Part, float*, float*, cudaStream_t);

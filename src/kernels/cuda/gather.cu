@@ -253,6 +253,7 @@ struct Gather {
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     gather_blocks_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
+  after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch;
@@ -297,6 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     gather_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
+  after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
@@ -417,6 +419,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 __global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int count, std::int64_t size, float* out) {
+  after_previous();
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= size) return;
   float sum = 0;
@@ -438,28 +441,21 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const cudaError_t error = allow_shared<gather_blocks_kernel<T>>(kBytes);
-  if (error != cudaSuccess) return error;
-  gather_blocks_kernel<T><<<dim3(groups * in.batch, columns<T>(in)), kThreads, kBytes, stream>>>(in, out);
-  return cudaGetLastError();
+  return launch<gather_blocks_kernel<T>>(dim3(groups * in.batch, columns<T>(in)), kThreads, kBytes, stream, in, out);
 }
 
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const cudaError_t error = allow_shared<gather_tokens_kernel<T>>(kBytes);
-  if (error != cudaSuccess) return error;
   const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns<T>(in));
-  gather_tokens_kernel<T><<<grid, kThreads, kBytes, stream>>>(in, out);
-  if (out.partial == nullptr) return cudaGetLastError();
+  const cudaError_t error = launch<gather_tokens_kernel<T>>(grid, kThreads, kBytes, stream, in, out);
+  if (error != cudaSuccess || out.partial == nullptr) return error;
   return add_partials(in, out, columns<T>(in), stream);
 }
 
 cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream) {
   const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
-  sum_kernel<<<static_cast<unsigned>((size + kThreads - 1) / kThreads), kThreads, 0, stream>>>(out.partial, count, size,
-                                                                                               out.dlog_weight);
-  return cudaGetLastError();
+  return launch<sum_kernel>(blocks_for(size, kThreads), kThreads, 0, stream, out.partial, count, size, out.dlog_weight);
 }
 
 template cudaError_t gather_blocks<float>(const Problem&, const Backward&, cudaStream_t);

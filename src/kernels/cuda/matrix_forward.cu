@@ -99,14 +99,12 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
   if (!known) tile.rewind<2>();
 #pragma unroll 1
   for (bool first_list = true;; first_list = false) {
-    const int count = known ? listed : tile.next_groups<T, 2>();
-    if (!known) listed = first_list ? count : -1;
+    int count = listed;
     using Load = PanelLoader<T, kRows, 4>;
     static_assert(Load::kStep == kSlot / 2);
-    const int stages = (count + 1) / 2;
     const typename Load::To to_rows(shared.rows[0]);
     const auto fetch = [&](int n, int stage) {
-      if (n < stages) {
+      if (2 * n < count) {
         const auto& low = tile.shared.list[2 * n];
         const auto& high = tile.shared.list[min(2 * n + 1, count - 1)];
         const int d = column + Load::piece() * 8;
@@ -114,17 +112,27 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
                              static_cast<const T*>(high.first) + Load::first_row() * high.row + d};
         const std::int64_t half[2] = {low.row * (kSlot / 2), high.row * (kSlot / 2)};
         const std::int64_t slot[2] = {low.slot, high.slot};
-        const unsigned live = tile.shared.live[n] >> Load::first_row();
+        const int rows[2] = {low.rows - Load::first_row(), 2 * n + 1 < count ? high.rows - Load::first_row() : 0};
         Load::load(
             to_rows.after(stage * Wide<T>::kStageBytes), d < in.channels,
             [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; },
-            [&](int k) { return (live >> k * Load::kStep & 1) != 0; });
+            [&](int k) { return k % 4 * Load::kStep < rows[k / 4]; });
       }
       copy_commit();
     };
-    int stage = 0, next = kStages - 1;
+    const auto begin = [&](int groups) {
+      count = groups;
 #pragma unroll
-    for (int k = 0; k + 1 < kStages; ++k) fetch(k, k);
+      for (int k = 0; k + 1 < kStages; ++k) fetch(k, k);
+    };
+    if (known) {
+      begin(listed);
+    } else {
+      tile.next_groups<T, 2>(begin);
+      listed = first_list ? count : -1;
+    }
+    const int stages = (count + 1) / 2;
+    int stage = 0, next = kStages - 1;
     weigh<T, kCausal>(tile, 0, count, shared.weights[0], sum);
 #pragma unroll 1
     for (int n = 0; n < stages; ++n) {
@@ -215,6 +223,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
 template <typename T, bool kCausal>
 __global__ void __launch_bounds__(kWarpgroup, 3)
     matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+  after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,

@@ -214,10 +214,10 @@ struct Gather {
 template <typename T, bool kCausal>
 __global__ void __launch_bounds__(kWarpgroup, 3)
     matrix_blocks_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
+  after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
   const int batch = blockIdx.x % in.batch;
-  if (!uses_tree(in, batch)) return;
   int group = blockIdx.x / in.batch, level = in.tree.last, blocks = 0, parts = 1;
   for (;; --level) {  // 8 blocks a group, in so many parts, level after level, the longest sums first
     blocks = in.tree.count(level);
@@ -229,12 +229,12 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   group /= parts;
   const std::int64_t start = static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
   const int r = threadIdx.x % kTile, block = group * 8 + r / kNodes;
-  Row row{kNowhere, node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level), 0};
-  if (block < blocks) {
-    const float log_weight = in.block_log[start + block];
-    if (log_weight != minus_infinity()) row.unit = block;
-    row.exponent = block_exponent(log_weight);
-  }
+  // Asked for before it is known whether it is needed: one wait instead of two.
+  const float log_weight = block < blocks ? in.block_log[start + block] : minus_infinity();
+  if (!uses_tree(in, batch)) return;
+  const Row row{log_weight != minus_infinity() ? block : kNowhere,
+                node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level),
+                block_exponent(log_weight)};
   Wide<T> product;
   Gather<T> gather{in,  out,  shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
                    row, part, parts};
@@ -308,16 +308,22 @@ __device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], flo
 template <typename T, bool kCausal>
 __global__ void __launch_bounds__(kWarpgroup, 3)
     matrix_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
+  after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& own = *reinterpret_cast<TokensShared<T>*>(memory);
   auto& shared = own.gather;
   const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
   const int column = blockIdx.y * Wide<T>::kColumns;
+  // What does not depend on anything is asked for at once.
+  const int own_token = j0 + static_cast<int>(threadIdx.x);
+  const bool has_token = threadIdx.x < kTile && own_token < in.tokens;
+  const float token_weight =
+      has_token ? in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + own_token] : minus_infinity();
   bool tree = false;
   float exponent = 0;
-  if (in.tree.exists() && uses_tree(in, batch)) {
+  if (in.tree.exists()) {
     const float log_weight = in.block_log[static_cast<std::int64_t>(batch) * in.tree.blocks + group];
-    tree = log_weight != minus_infinity();
+    tree = uses_tree(in, batch) && log_weight != minus_infinity();
     exponent = block_exponent(log_weight);
   }
   if (tree) {  // needed at the end, asked for now
@@ -332,9 +338,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     }
   }
   if (threadIdx.x < kTile) {
-    const int j = j0 + threadIdx.x;
-    const float log_weight =
-        j < in.tokens ? in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] * kLog2e : minus_infinity();
+    const float log_weight = token_weight * kLog2e;
     own.log[threadIdx.x] = log_weight;
     const unsigned live = __ballot_sync(0xffffffffu, log_weight != minus_infinity());
     if (lane_id() == 0) own.live[warp_id()] = live;

@@ -75,6 +75,7 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
 template <typename T>
 __global__ void __launch_bounds__(kWarpgroup, 3)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
+  after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<SquareShared<T>*>(memory);
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
@@ -100,8 +101,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   tile.rewind<2>();
 #pragma unroll 1
   while (!tile.done) {
-    const int count = tile.next_groups<T, 2>();
-    const int groups = (count + 3) / 4, total = groups * steps;  // four pairs at a time
+    int count = 0, groups = 0, total = 0;  // four pairs at a time
     // What fetch brings next, and where.
     int next_group = 0, next_step = 0, next = 0;
     const T* first[Load::kCount];  // the pieces of the pairs' rows that this thread brings
@@ -114,8 +114,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
           for (int k = 0; k < Load::kCount; ++k) {
             const int n = next_group * 4 + k, here = min(n, count - 1);
             first[k] = tile.row<T>(here, Load::first_row()) + Load::piece() * 8;
-            const unsigned bit = shared.tile.live[here / 2] >> (here % 2 * 16 + Load::first_row()) & 1;
-            live |= (n < count ? bit : 0u) << k;
+            live |= (n < count && Load::first_row() < shared.tile.list[here].rows ? 1u : 0u) << k;
           }
         }
         const int channel = next_step * kPanel, stage = next * Square<T>::kBytes;
@@ -134,8 +133,13 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
       next = next + 1 == kSquareStages ? 0 : next + 1;
       copy_commit();
     };
+    tile.next_groups<T, 2>([&](int listed) {
+      count = listed;
+      groups = (count + 3) / 4;
+      total = groups * steps;
 #pragma unroll
-    for (int k = 0; k + 1 < kSquareStages; ++k) fetch(k);
+      for (int k = 0; k + 1 < kSquareStages; ++k) fetch(k);
+    });
     int n = 0, stage = 0;
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kernels/cuda/launch.cuh"
+
 namespace contextpool::cuda {
 namespace {
 
@@ -47,6 +49,7 @@ __device__ double larger(double a, double b) { return isnan(a) || isnan(b) ? NAN
 __device__ double plus(double a, double b) { return a + b; }
 
 __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(Pool1d in, double* y) {
+  after_previous();
   __shared__ double shared[kPlainThreads], weight[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.targets, m = blockIdx.x % in.targets, i = in.tokens - in.targets + m;
   const double sigma = static_cast<const double*>(in.sigma)[b * in.targets + m];
@@ -84,6 +87,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(Pool1d in,
 
 __global__ void __launch_bounds__(kPlainThreads)
     plain_target_kernel(Pool1d in, const double* dy, double* dsigma, PlainTarget* targets) {
+  after_previous();
   __shared__ double shared[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.targets, m = blockIdx.x % in.targets, i = in.tokens - in.targets + m;
   const double sigma = static_cast<const double*>(in.sigma)[b * in.targets + m];
@@ -129,6 +133,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 __global__ void __launch_bounds__(kPlainThreads)
     plain_token_kernel(Pool1d in, const double* dy, const PlainTarget* targets, double* dx, double* dlog_weight) {
+  after_previous();
   __shared__ double shared[kPlainThreads], weight[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.tokens, j = blockIdx.x % in.tokens, shift = in.tokens - in.targets;
   const double log_weight = static_cast<const double*>(in.log_weight)[b * in.tokens + j];
@@ -169,18 +174,17 @@ __global__ void __launch_bounds__(kPlainThreads)
 std::size_t plain_workspace(const Pool1d& in) { return sizeof(PlainTarget) * in.batch * in.targets; }
 
 cudaError_t plain_forward(const Pool1d& in, double* y, cudaStream_t stream) {
-  plain_forward_kernel<<<static_cast<unsigned>(in.batch * in.targets), kPlainThreads, 0, stream>>>(in, y);
-  return cudaGetLastError();
+  return launch<plain_forward_kernel>(blocks_for(in.batch * in.targets, 1), kPlainThreads, 0, stream, in, y);
 }
 
 cudaError_t plain_backward(const Pool1d& in, const double* dy, double* dx, double* dlog_weight, double* dsigma,
                            void* workspace, cudaStream_t stream) {
   auto* targets = static_cast<PlainTarget*>(workspace);
-  plain_target_kernel<<<static_cast<unsigned>(in.batch * in.targets), kPlainThreads, 0, stream>>>(in, dy, dsigma,
-                                                                                                  targets);
-  plain_token_kernel<<<static_cast<unsigned>(in.batch * in.tokens), kPlainThreads, 0, stream>>>(in, dy, targets, dx,
-                                                                                                dlog_weight);
-  return cudaGetLastError();
+  const cudaError_t error = launch<plain_target_kernel>(blocks_for(in.batch * in.targets, 1), kPlainThreads, 0, stream,
+                                                        in, dy, dsigma, targets);
+  if (error != cudaSuccess) return error;
+  return launch<plain_token_kernel>(blocks_for(in.batch * in.tokens, 1), kPlainThreads, 0, stream, in, dy, targets, dx,
+                                    dlog_weight);
 }
 
 }  // namespace contextpool::cuda

@@ -6,25 +6,28 @@
 // which every block that matters may be interpolated with 8 nodes within the tolerance.
 #include "kernels/cuda/plan.h"
 
+#include "kernels/cuda/launch.cuh"
+
 namespace contextpool::cuda {
 namespace {
 
-constexpr int kLanes = 8;  // threads that plan one target together
 // Sizes below which the gradient of sigma, a sum of a t^2 (s - c), is made by sources that hardly count in the sum of
 // a.
 constexpr float kSteep = 1;
 
+// So many threads plan a target together.
+template <int kLanes>
 struct Lanes {
   unsigned mask;
   int lane;
 
-  __device__ Lanes() : mask(0xffu << (threadIdx.x & 24)), lane(threadIdx.x & 7) {}
+  __device__ Lanes() : mask(((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes)), lane(threadIdx.x % kLanes) {}
   __device__ float max(float v) const {
-    for (int k = 4; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(mask, v, k));
+    for (int k = kLanes / 2; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(mask, v, k));
     return v;
   }
   __device__ int max(int v) const {
-    for (int k = 4; k > 0; k /= 2) v = ::max(v, __shfl_xor_sync(mask, v, k));
+    for (int k = kLanes / 2; k > 0; k /= 2) v = ::max(v, __shfl_xor_sync(mask, v, k));
     return v;
   }
   __device__ bool any(bool v) const { return __any_sync(mask, v); }
@@ -38,12 +41,15 @@ __device__ float square(float v) { return v * v; }
 __device__ float interpolation_error(float length) { return -22.8f + 8.f * log2f(length); }
 __device__ float interpolation_error_growth(float near) { return 2.3f * fmaxf(0.f, near - 1.f); }
 
+template <int kLanes>
 struct Planner {
   const Problem& in;
   const Precision& precision;
+  const float* quads;  // of the sequence, as in.quad_log
   int batch, position, low, high;  // the support: tokens low .. high
+  float own;                       // l log2(e) of the target's own token
   Target& target;
-  Lanes lanes;
+  Lanes<kLanes> lanes;
 
   __device__ const float* token_logs() const { return in.log_weight + static_cast<std::int64_t>(batch) * in.tokens; }
   __device__ const float* block_logs(int level) const {
@@ -58,60 +64,70 @@ struct Planner {
 
   // The tokens in [begin, end) that matter, by bounds over 32 of them at a time; narrow windows one by one.
   __device__ void by_tokens(int begin, int end) {
-    const float* l = token_logs();
-    const float* quads = in.quad_log + static_cast<std::int64_t>(batch) * ((in.tokens + kRows - 1) / kRows);
     target.level = 0;
     target.exponent = 0;
     target.begin = target.end = begin;
     if (begin >= end) return;
-    if (target.sigma < kSteep) {
-      by_single_tokens(begin, end);
-      return;
-    }
+    bool single = target.sigma < kSteep;
+    if (!single && !by_quads(begin, end, single)) return;
+    if (single) by_single_tokens(begin, end);
+  }
+
+  // False: nothing matters. Else the target's plan, or (single) where its tokens are to be looked at one by one.
+  __device__ bool by_quads(int& begin, int& end, bool& single) {
+    const float* l = token_logs();
     const int first = begin / kRows, last = (end - 1) / kRows;
-    const bool own = position >= begin && position < end;
-    float least = own ? l[position] * kLog2e : minus_infinity(), most = minus_infinity();
+    float least = position >= begin && position < end ? own : minus_infinity(), most = minus_infinity();
     bool bad = false;
     float tail = minus_infinity();  // of the last 32 tokens, which may go on after a causal target
-    for (int j = max(begin, last * kRows) + lanes.lane; j < end; j += kLanes) {
-      tail = fmaxf(tail, l[j] * kLog2e);
-      bad = bad || !(l[j] < __int_as_float(0x7f800000));
+    if (in.causal) {
+#pragma unroll
+      for (int k = 0; k < kRows; k += kLanes) {
+        const int j = last * kRows + k + lanes.lane;
+        const float v = j >= begin && j < end ? l[j] * kLog2e : minus_infinity();
+        tail = fmaxf(tail, v);
+        bad = bad || !(v < __int_as_float(0x7f800000));
+      }
+      tail = lanes.max(tail);
+    } else {
+      tail = quads[last];
+      bad = isnan(tail);
     }
-    tail = lanes.max(tail);
+#pragma unroll 2
     for (int q = first + lanes.lane; q < last; q += kLanes) {
-      bad = bad || isnan(quads[q]);
+      const float top = quads[q];
+      bad = bad || isnan(top);
       const int t0 = q * kRows, t1 = t0 + kRows - 1;
-      if (t0 >= begin) least = fmaxf(least, quads[q] - square(target.scale * far_distance(t0, t1)));
+      if (t0 >= begin) least = fmaxf(least, top - square(target.scale * far_distance(t0, t1)));
     }
     least = lanes.max(least);
-    if (lanes.any(bad)) {
-      by_single_tokens(begin, end);
-      return;
-    }
+    single = lanes.any(bad);
+    if (single) return true;
     // A window cut inside its first and last 32 tokens may have nothing else: then all are looked at.
     const float threshold = least - precision.cut - log2f(static_cast<float>(end - begin));
-    int kept_first = last + 1, kept_last = first - 1;
+    const float unit = 1.f / target.scale;
+    int from = end, to = begin;
+#pragma unroll 2
     for (int q = first + lanes.lane; q <= last; q += kLanes) {
       const float top = q == last ? tail : quads[q];
-      const float near = near_distance(max(begin, q * kRows), min(end, q * kRows + kRows) - 1);
-      const float bound = top - square(target.scale * near);
+      const int t0 = max(begin, q * kRows), t1 = min(end, q * kRows + kRows) - 1;
+      const float bound = top - square(target.scale * near_distance(t0, t1));
       if (!(top > minus_infinity()) || bound < threshold) continue;
-      kept_first = min(kept_first, q);
-      kept_last = max(kept_last, q);
+      // No token of these that is further away than this matters.
+      const float away = fminf(ceilf(sqrtf(top - threshold) * unit * 1.0001f), static_cast<float>(in.tokens));
+      const int reach = static_cast<int>(away);
+      from = min(from, max(t0, position - reach));
+      to = max(to, min(t1, position + reach) + 1);
       most = fmaxf(most, bound);
     }
-    kept_first = -lanes.max(-kept_first);
-    kept_last = lanes.max(kept_last);
-    if (kept_last < kept_first) return;
-    begin = max(begin, kept_first * kRows);
-    end = min(end, kept_last * kRows + kRows);
-    if (precision.narrow || target.sigma < static_cast<float>(kRows) / 2 || !(least > minus_infinity())) {
-      by_single_tokens(begin, end);
-      return;
-    }
+    begin = -lanes.max(-from);
+    end = lanes.max(to);
+    if (end <= begin) return false;
+    single = precision.narrow || target.sigma < static_cast<float>(kRows) / 2 || !(least > minus_infinity());
     target.begin = begin;
     target.end = end;
     target.exponent = ceilf(lanes.max(most));
+    return true;
   }
 
   // log2 of the squared distance of a token.
@@ -125,6 +141,7 @@ struct Planner {
     const bool steep = target.sigma < kSteep;
     float best = minus_infinity(), moment = minus_infinity();
     bool bad = false;
+#pragma unroll 4
     for (int j = begin + lanes.lane; j < end; j += kLanes) {
       const float v = value(j);
       bad = bad || !(v < __int_as_float(0x7f800000));
@@ -150,7 +167,7 @@ struct Planner {
       const float v = value(j);
       return v >= least || (steep && v > minus_infinity() && v + log_square(j) >= least_moment);
     };
-    // From both ends inwards, eight at a time, to the first that matters. (The best does, but for rounding.)
+    // From both ends inwards, some at a time, to the first that matters. (The best does, but for rounding.)
     bool found = false;
     for (int j = begin; j < end && !found; j += kLanes) {
       const bool here = matters(j + lanes.lane);
@@ -165,14 +182,15 @@ struct Planner {
     }
   }
 
-  // Tries blocks of 2^level tokens. True: the plan is made. False: try smaller blocks, between tokens begin and end.
-  __device__ bool by_blocks(int level, int& begin, int& end) {
+  enum class Verdict { planned, smaller_blocks, tokens };
+
+  // Tries blocks of 2^level tokens; if that makes no plan, what else to try between tokens begin and end.
+  __device__ Verdict by_blocks(int level, int& begin, int& end) {
     const float* logs = block_logs(level);
     const int length = 1 << level, first = low >> level;
     const int last = in.causal ? ((position + 1) >> level) - 1 : high >> level;
     const bool cut_left = low > first << level;
     const bool cut_right = !in.causal && high < in.tokens - 1 && ((high + 1) & (length - 1)) != 0;
-    const float own = token_logs()[position] * kLog2e;
     float least = own, most = own;
     bool bad = !(own < __int_as_float(0x7f800000));
     for (int b = first + lanes.lane; b <= last; b += kLanes) {
@@ -203,8 +221,7 @@ struct Planner {
       const bool right = cut_right && first <= last && logs[last] > minus_infinity();
       begin = left ? low : right ? max(low, last << level) : low;
       end = right || (left && in.causal) ? high + 1 : left ? min(high + 1, (first + 1) << level) : low;
-      by_tokens(begin, end);
-      return true;
+      return Verdict::tokens;
     }
     const float threshold = least - precision.cut - log2f(static_cast<float>(max(1, last - first + 1)));
     const float unit = 1.f / target.sigma, error = interpolation_error(static_cast<float>(length) * unit);
@@ -227,16 +244,13 @@ struct Planner {
     // In a causal plan the blocks of lower levels and the last tokens come after the kept ones, whatever was kept.
     begin = none ? (in.causal ? max(low, (last + 1) << level) : low) : max(low, kept_first << level);
     end = in.causal ? position + 1 : none ? low : min(high + 1, (kept_last + 1) << level);
-    if (edge && !bad) {  // the support's edge falls into a block that matters
-      by_tokens(begin, end);
-      return true;
-    }
-    if (lanes.any(!exact) && !bad && static_cast<float>(length) * 8 > target.sigma) return false;
+    if (edge && !bad) return Verdict::tokens;  // the support's edge falls into a block that matters
+    if (lanes.any(!exact) && !bad && static_cast<float>(length) * 8 > target.sigma) return Verdict::smaller_blocks;
     target.level = level;
     target.begin = none ? last + 1 : kept_first;
     target.end = none ? last + 1 : kept_last + 1;
     target.exponent = bad ? not_a_number() : ceilf(most);
-    return true;
+    return Verdict::planned;
   }
 
   __device__ void run() {
@@ -247,16 +261,31 @@ struct Planner {
                   : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
                                                                      : ilogbf(longest);
       for (; level >= kLeaf; --level) {
-        if (by_blocks(level, begin, end)) return;
+        const Verdict verdict = by_blocks(level, begin, end);
+        if (verdict == Verdict::planned) return;
+        if (verdict == Verdict::tokens) break;
       }
     }
     by_tokens(begin, end);
   }
 };
 
+// l log2(e) of a token.
+__device__ float token_log(const Problem& in, int batch, int j) {
+  return j < in.tokens ? in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] * kLog2e : minus_infinity();
+}
+
+// Of 32 tokens, one a lane: as in.quad_log.
+__device__ float quad_log(float v) {
+  const bool bad = __any_sync(0xffffffffu, !(v < __int_as_float(0x7f800000)));
+  for (int k = 16; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, k));
+  return bad ? not_a_number() : v;
+}
+
 // The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has 64 tokens. Clears the counts.
 __global__ void __launch_bounds__(kThreads)
     token_logs_kernel(const __grid_constant__ Problem in, int blocks, int* counts, std::int64_t count) {
+  after_previous();
   static_assert(kLeaf == 6 && kRows == 32);
   for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; k < count;
        k += static_cast<std::int64_t>(gridDim.x) * kThreads) {
@@ -267,24 +296,20 @@ __global__ void __launch_bounds__(kThreads)
   const int b = static_cast<int>(g / blocks), block = static_cast<int>(g % blocks), lane = threadIdx.x % 32;
   const int quads = (in.tokens + kRows - 1) / kRows;
   float v[2], most[2];
-  bool bad[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) v[h] = token_log(in, b, (block * 2 + h) * 32 + lane);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int j = (block * 2 + h) * 32 + lane;
-    v[h] = j < in.tokens ? in.log_weight[static_cast<std::int64_t>(b) * in.tokens + j] * kLog2e : minus_infinity();
-    bad[h] = __any_sync(0xffffffffu, !(v[h] < __int_as_float(0x7f800000)));
-    most[h] = v[h];
-    for (int k = 16; k > 0; k /= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], k));
-    if (lane == 0 && block * 2 + h < quads) {
-      in.quad_log[static_cast<std::int64_t>(b) * quads + block * 2 + h] = bad[h] ? not_a_number() : most[h];
-    }
+    most[h] = quad_log(v[h]);
+    if (lane == 0 && block * 2 + h < quads) in.quad_log[static_cast<std::int64_t>(b) * quads + block * 2 + h] = most[h];
   }
   if (!in.tree.exists()) return;
+  const bool bad = isnan(most[0]) || isnan(most[1]);
   const float top = fmaxf(most[0], most[1]);
   float total = top > minus_infinity() ? exp2f(v[0] - top) + exp2f(v[1] - top) : 0.f;
   for (int k = 16; k > 0; k /= 2) total += __shfl_xor_sync(0xffffffffu, total, k);
   if (lane == 0) {
-    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad[0] || bad[1]         ? not_a_number()
+    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad                      ? not_a_number()
                                                                           : top > minus_infinity() ? top + log2f(total)
                                                                                                    : minus_infinity();
   }
@@ -298,6 +323,7 @@ __device__ float add_logs(float a, float b) {
 
 // The weights of larger blocks, level after level.
 __global__ void __launch_bounds__(kSortChunk) block_logs_kernel(const __grid_constant__ Problem in) {
+  after_previous();
   float* logs = in.block_log + static_cast<std::int64_t>(blockIdx.x) * in.tree.blocks;
   for (int k = kLeaf + 1; k <= in.tree.last; ++k) {
     const float* from = logs + in.tree.offset[k - 1 - kLeaf];
@@ -309,14 +335,30 @@ __global__ void __launch_bounds__(kSortChunk) block_logs_kernel(const __grid_con
   }
 }
 
+// kAlone: sequences of up to kLongSequence tokens without a tree, whose in.quad_log nobody has made.
+template <int kLanes, bool kAlone>
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts,
                 int chunks) {
-  const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
-  if (g >= static_cast<std::int64_t>(in.batch) * in.targets) return;
-  const int b = static_cast<int>(g / in.targets), m = static_cast<int>(g % in.targets);
-  const int i = in.tokens - in.targets + m;
-  const float sigma = in.sigma[g];
+  after_previous();
+  constexpr int kTargets = kThreads / kLanes;  // of a thread block
+  const int blocks = (in.targets + kTargets - 1) / kTargets, b = static_cast<int>(blockIdx.x) / blocks;
+  const int m = static_cast<int>(blockIdx.x) % blocks * kTargets + static_cast<int>(threadIdx.x) / kLanes;
+  const int i = in.first_position() + m;
+  const bool here = m < in.targets;
+  const float sigma = here ? in.sigma[static_cast<std::int64_t>(b) * in.targets + m] : 1.f;
+  const float own = here ? token_log(in, b, i) : 0.f;
+  const float* quads = in.quad_log + static_cast<std::int64_t>(b) * ((in.tokens + kRows - 1) / kRows);
+  if constexpr (kAlone) {
+    __shared__ float shared[kLongSequence / kRows];
+    for (int q = static_cast<int>(threadIdx.x) / 32; q * kRows < in.tokens; q += kThreads / 32) {
+      const float log = quad_log(token_log(in, b, q * kRows + static_cast<int>(threadIdx.x) % 32));
+      if (threadIdx.x % 32 == 0) shared[q] = log;
+    }
+    __syncthreads();
+    quads = shared;
+  }
+  if (!here) return;
   Target target{0, 0, i, i + 1, i, 0, m, sigma};
   if (isnan(sigma)) {
     target.exponent = sigma;
@@ -329,10 +371,10 @@ __global__ void __launch_bounds__(kThreads)
     constexpr float kLeast = 1.2e-38f;  // sigma may be infinite; 0 means something else
     target.scale = reach > 0 ? fmaxf(kScale / sigma, kLeast) : 0;
     const int high = in.causal ? i : min(in.tokens - 1, i + reach);
-    Planner{in, precision, b, i, max(0, i - reach), high, target, Lanes()}.run();
+    Planner<kLanes>{in, precision, quads, b, i, max(0, i - reach), high, own, target, {}}.run();
   }
-  if ((threadIdx.x & 7) == 0) {
-    in.plan[g] = target;
+  if (threadIdx.x % kLanes == 0) {
+    in.plan[static_cast<std::int64_t>(b) * in.targets + m] = target;
     if (in.sorted != nullptr) {
       atomicAdd(
           counts + (static_cast<std::int64_t>(b) * chunks + m / kSortChunk) * kClasses + class_of_level(target.level),
@@ -354,6 +396,7 @@ __device__ int tile_size(int c, int members, int targets) {
 
 // Stable counting sort of a sequence's targets by class; each class starts on a tile of its own.
 __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int* counts, int chunks) {
+  after_previous();
   __shared__ int start[kClasses], warp_count[kSortChunk / 32][kClasses];
   __shared__ int total[kClasses], first_tile[kClasses], full[kClasses], used;
   const int b = blockIdx.x / chunks, chunk = blockIdx.x % chunks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -433,16 +476,24 @@ int max_sorted_tiles(int targets, const Tree& tree) {
 
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream) {
   const int chunks = sort_chunks(in.targets);
-  const std::int64_t threads = static_cast<std::int64_t>(in.batch) * in.targets * kLanes;
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  const auto plan_blocks = [&](int lanes) { return dim3(blocks_for(in.targets, kThreads / lanes).x * in.batch); };
+  if (!in.tree.exists() && in.tokens <= kLongSequence) {
+    return launch<plan_kernel<kShortLanes, true>>(plan_blocks(kShortLanes), kThreads, 0, stream, in, precision, counts, chunks);
+  }
   const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
-  const std::int64_t leaf_threads = static_cast<std::int64_t>(in.batch) * leaves * 32;
-  token_logs_kernel<<<static_cast<unsigned>((leaf_threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      in, leaves, counts, in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses);
-  if (in.tree.last > kLeaf) block_logs_kernel<<<in.batch, kSortChunk, 0, stream>>>(in);
-  plan_kernel<<<blocks, kThreads, 0, stream>>>(in, precision, counts, chunks);
-  if (in.sorted != nullptr) sort_kernel<<<in.batch * chunks, kSortChunk, 0, stream>>>(in, counts, chunks);
-  return cudaGetLastError();
+  const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
+  cudaError_t error = launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32),
+                                                kThreads, 0, stream, in, leaves, counts, cleared);
+  if (error == cudaSuccess && in.tree.last > kLeaf) {
+    error = launch<block_logs_kernel>(dim3(in.batch), kSortChunk, 0, stream, in);
+  }
+  if (error == cudaSuccess) {
+    error = launch<plan_kernel<kLongLanes, false>>(plan_blocks(kLongLanes), kThreads, 0, stream, in, precision, counts, chunks);
+  }
+  if (error == cudaSuccess && in.sorted != nullptr) {
+    error = launch<sort_kernel>(dim3(in.batch * chunks), kSortChunk, 0, stream, in, counts, chunks);
+  }
+  return error;
 }
 
 }  // namespace contextpool::cuda

@@ -13,8 +13,7 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr std::int64_t kLongSequence = 512;  // tokens above which the tree pays for itself
-constexpr std::int64_t kFewTargets = 16;     // ... unless there are fewer targets than tokens by this factor
+constexpr std::int64_t kFewTargets = 16;  // no tree where there are fewer targets than tokens by this factor
 
 // Hands out pieces of one allocation; with a null base it only counts.
 class Arena {

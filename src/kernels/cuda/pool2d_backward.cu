@@ -25,6 +25,7 @@ struct ScoreShared {
 template <typename S, int kChannels>
 __global__ void __launch_bounds__(kThreads, kResident<S>)
     score_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const S* dy_all, Scratch<SumOf<S>> scratch) {
+  after_previous();
   using T = SumOf<S>;
   auto& shared = shared_memory<ScoreShared<S, kChannels>>();
   const Block block(map.targets, chunks);
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
 // dsigma, and what the pixels need to know of each target and each patch of targets: 16 threads a patch.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) target_kernel(Map<T> map, int chunks, Scratch<T> scratch, T* dsigma) {
+  after_previous();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, patch = thread / kCells;
   const int patches = map.targets.patches(), k = static_cast<int>(threadIdx.x) % kCells;
   const std::int64_t b = patch / patches, all = map.batch * map.targets.cells();
@@ -253,6 +255,7 @@ template <typename S, int kChannels>
 __global__ void __launch_bounds__(kThreads, 3)
     collect_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const S* dy_all, Scratch<SumOf<S>> scratch, S* dx_all,
                    SumOf<S>* dlog_weight) {
+  after_previous();
   using T = SumOf<S>;
   using P = Product<S, kChannels>;
   auto& shared = shared_memory<CollectShared<S, kChannels>>();
@@ -312,6 +315,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 template <typename T>
 __global__ void add_chunks_kernel(std::int64_t count, int chunks, const T* parts, T* sum) {
+  after_previous();
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (k >= count) return;
   Sum<T, true> total = {};
@@ -333,17 +337,18 @@ cudaError_t run(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch
       error != cudaSuccess) {
     return error;
   }
-  target_kernel<T><<<static_cast<unsigned>((patches + kPatches - 1) / kPatches), kThreads, 0, stream>>>(
-      map, chunks, scratch, dsigma);
-  if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
+  if (const auto error =
+          launch<target_kernel<T>>(blocks_for(patches, kPatches), kThreads, 0, stream, map, chunks, scratch, dsigma);
+      error != cudaSuccess) {
+    return error;
+  }
   T* parts = chunks == 1 ? dlog_weight : scratch.dlog_weight;
   const auto collected = launch<collect_kernel<S, kChannels>>(blocks_of(map, map.pixels, chunks), kThreads,
                                                               sizeof(CollectShared<S, kChannels>), stream, map, chunks,
                                                               x, dy, scratch, dx, parts);
   if (collected != cudaSuccess || chunks == 1) return collected;
-  add_chunks_kernel<T><<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      pixels, chunks, parts, dlog_weight);
-  return cudaGetLastError();
+  return launch<add_chunks_kernel<T>>(blocks_for(pixels, kThreads), kThreads, 0, stream, pixels, chunks, parts,
+                                      dlog_weight);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
 template <typename S, int kChannels>
 __global__ void __launch_bounds__(kThreads, kResident<S>)
     forward_kernel(Map<SumOf<S>> map, int chunks, const S* x_all, const Target<SumOf<S>>* plan, S* y_all) {
+  after_previous();
   using T = SumOf<S>;
   using P = Product<S, kChannels>;
   auto& shared = shared_memory<ForwardShared<S, kChannels>>();

@@ -1,4 +1,5 @@
 // The order of features in memory, changed by squares that go through shared memory: both sides in whole lines.
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pool2d_tiles.h"
 
 namespace contextpool::cuda::maps {
@@ -11,6 +12,7 @@ constexpr int kLines = 8;  // rows of threads
 template <typename S, int kPair>
 __global__ void __launch_bounds__(kSquare* kLines)
     transpose_kernel(std::int64_t rows, std::int64_t columns, const S* in, S* out) {
+  after_previous();
   constexpr int kEdge = kSquare * kPair;
   struct alignas(kPair * sizeof(S)) Few {
     S at[kPair];
@@ -41,13 +43,12 @@ __global__ void __launch_bounds__(kSquare* kLines)
 }
 
 template <typename S, int kPair>
-cudaError_t launch(std::int64_t count, std::int64_t rows, std::int64_t columns, const void* in, void* out,
+cudaError_t run(std::int64_t count, std::int64_t rows, std::int64_t columns, const void* in, void* out,
                    cudaStream_t stream) {
   constexpr int kEdge = kSquare * kPair;
   const auto squares = ((columns + kEdge - 1) / kEdge) * ((rows + kEdge - 1) / kEdge);
-  transpose_kernel<S, kPair><<<static_cast<unsigned>(count * squares), kSquare * kLines, 0, stream>>>(
-      rows, columns, static_cast<const S*>(in), static_cast<S*>(out));
-  return cudaGetLastError();
+  return launch<transpose_kernel<S, kPair>>(blocks_for(count * squares, 1), kSquare * kLines, 0, stream, rows, columns,
+                                            static_cast<const S*>(in), static_cast<S*>(out));
 }
 
 bool in_pairs(std::int64_t rows, std::int64_t columns, const void* in, const void* out) {
@@ -62,10 +63,10 @@ cudaError_t transpose(std::int64_t count, std::int64_t rows, std::int64_t column
                       cudaStream_t stream) {
   switch (size) {
     case 2:
-      return in_pairs(rows, columns, in, out) ? launch<unsigned short, 2>(count, rows, columns, in, out, stream)
-                                              : launch<unsigned short, 1>(count, rows, columns, in, out, stream);
-    case 4: return launch<unsigned, 1>(count, rows, columns, in, out, stream);
-    default: return launch<unsigned long long, 1>(count, rows, columns, in, out, stream);
+      return in_pairs(rows, columns, in, out) ? run<unsigned short, 2>(count, rows, columns, in, out, stream)
+                                              : run<unsigned short, 1>(count, rows, columns, in, out, stream);
+    case 4: return run<unsigned, 1>(count, rows, columns, in, out, stream);
+    default: return run<unsigned long long, 1>(count, rows, columns, in, out, stream);
   }
 }
 

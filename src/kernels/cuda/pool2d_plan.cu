@@ -10,6 +10,7 @@
 //   - For V the same, with ln d^2 below its tangent at d^2 = 40 sigma^2, which costs a twentieth of the fall-off.
 // Any one source is a lower bound of Z and V: the nearest ones give a first disc, on which Z and V are then summed, and
 // with them what lies outside of smaller discs, so that those can be taken without any bound.
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pool2d_tiles.h"
 
 namespace contextpool::cuda::maps {
@@ -18,6 +19,7 @@ namespace {
 // top[b]: the largest log weight of a map; inf if one is no number.
 template <typename T>
 __global__ void top_kernel(const T* log_weight, int pixels, T* top) {
+  after_previous();
   __shared__ T shared[32];
   const T* l = log_weight + static_cast<std::int64_t>(blockIdx.x) * pixels;
   T most = -INFINITY;
@@ -162,6 +164,7 @@ struct Planner {
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(Map<T> map, T drop, const T* top, Target<T>* plan, T* moment_reach) {
+  after_previous();
   const std::int64_t m = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const int targets = map.targets.cells();
   if (m >= map.batch * targets) return;
@@ -187,13 +190,13 @@ cudaError_t plan(const Map<SumOf<S>>& map, SumOf<S>* top, Target<SumOf<S>>* plan
                  cudaStream_t stream) {
   using T = SumOf<S>;
   constexpr int kTopThreads = 512;
-  top_kernel<T><<<static_cast<unsigned>(map.batch), kTopThreads, 0, stream>>>(map.log_weight, map.pixels.cells(), top);
-  if (const auto error = cudaGetLastError(); error != cudaSuccess) return error;
+  const cudaError_t error = launch<top_kernel<T>>(blocks_for(map.batch, 1), kTopThreads, 0, stream, map.log_weight,
+                                                  map.pixels.cells(), top);
+  if (error != cudaSuccess) return error;
   constexpr std::int64_t kTargets = kThreads / kLanes;  // of a thread block
-  const auto blocks = static_cast<unsigned>((map.batch * map.targets.cells() + kTargets - 1) / kTargets);
   const auto drop = static_cast<T>((moment_reach == nullptr ? Storage<S>::kDrop : Storage<S>::kGradientDrop) / kLog2E);
-  plan_kernel<T><<<blocks, kThreads, 0, stream>>>(map, drop, top, plan, moment_reach);
-  return cudaGetLastError();
+  return launch<plan_kernel<T>>(blocks_for(map.batch * map.targets.cells(), kTargets), kThreads, 0, stream, map, drop,
+                                top, plan, moment_reach);
 }
 
 #define CONTEXTPOOL_INSTANTIATE(S) \

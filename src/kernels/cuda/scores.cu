@@ -29,6 +29,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out, int resident,
                  int rows_stride) {
+  after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ScoreShared*>(memory);
   constexpr int kWide = TileOf<T>::score_columns, kStride = score_stride<T>();
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   tile.rewind<8>();
 #pragma unroll 1
   while (!tile.done) {
-    const int count = tile.next_groups<T, 8>();
+    const int count = tile.next_groups<T, 8>([](int) {});
     if (count == 0) break;
     const int total = count * steps;
     int next_group = 0, next_step = 0, next = 0;  // what fetch brings next, and where
@@ -167,10 +168,7 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
   const int stride = resident_stride<T>(in.channels);
   const int bytes = (sizeof(ScoreShared) + 15) / 16 * 16 + sizeof(T) * kScoreStages * kScoreRows * score_stride<T>() +
                     sizeof(T) * (resident ? kTile * stride : kScoreStages * kTile * score_stride<T>());
-  const cudaError_t error = allow_shared<score_kernel<T>>(bytes);
-  if (error != cudaSuccess) return error;
-  score_kernel<T><<<tiles * in.batch, kThreads, bytes, stream>>>(in, part, out, resident, stride);
-  return cudaGetLastError();
+  return launch<score_kernel<T>>(dim3(tiles * in.batch), kThreads, bytes, stream, in, part, out, resident, stride);
 }
 
 template cudaError_t score_tiles<float>(const Problem&, Part, const Backward&, cudaStream_t);

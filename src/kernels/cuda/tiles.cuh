@@ -16,6 +16,7 @@ constexpr int kListRows = 512;    // source rows whose weights' exponents are br
 constexpr int kManyTiles = 1024;  // tiles above which a thread block does all channels of one
 constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
 
+constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
 constexpr int kNodes = 8;         // Chebyshev nodes of a block
 constexpr int kLeaf = 6;          // log2 of the tokens of the smallest block
 constexpr int kRaise = 4;         // levels one tree kernel goes up or down inside a thread block
@@ -23,6 +24,8 @@ constexpr int kTreeColumns = 64;  // channels of a thread block of the tree kern
 constexpr int kMaxLevels = 26;    // levels 6 .. 31
 constexpr int kClasses = 24;      // tokens, then levels 6 .. 28
 constexpr int kSortChunk = 1024;  // targets of a thread block of the sort
+constexpr int kShortLanes = 8;    // threads that plan a target of a short sequence together: there are few targets
+constexpr int kLongLanes = 4;
 // A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for
 // each of these sizes that the batch reaches.
 constexpr int kSplit = 7;

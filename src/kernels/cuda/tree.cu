@@ -74,30 +74,37 @@ struct UpShared {
   float log[kRaise + 1][kBlocks];
 };
 
-// The weights of the tokens of a warp's two blocks (0: masked) to shared memory; a bit per live token.
-__device__ void weigh_blocks(const Problem& in, const Place& at, UpShared& shared, unsigned (&live)[2][2]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float* l = in.log_weight + static_cast<std::int64_t>(at.batch) * in.tokens;
-  float log_weight[2][2], block_log[2];
+// What the weights of the tokens of a warp's two blocks are made of.
+struct BlockLogs {
+  float token[2][2], block[2];
+
+  __device__ void load(const Problem& in, const Place& at) {
+    const float* l = in.log_weight + static_cast<std::int64_t>(at.batch) * in.tokens;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int block = at.first + warp * 2 + c, j = (block << kLeaf) + lane;
-    block_log[c] = block < blocks_at(in, kLeaf) ? in.block_log[block_index(in, at.batch, kLeaf, block)] : 0.f;
-    log_weight[c][0] = j < in.tokens ? l[j] : minus_infinity();
-    log_weight[c][1] = j + 32 < in.tokens ? l[j + 32] : minus_infinity();
-  }
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Exponent v(log_weight[c][h]);
-      const bool alive = v.whole != minus_infinity();
-      live[c][h] = __ballot_sync(0xffffffffu, alive);
-      shared.token_weight[warp][c][h * 32 + lane] = alive ? exp2f(v.minus(block_exponent(block_log[c]))) : 0.f;
+    for (int c = 0; c < 2; ++c) {
+      const int b = at.first + static_cast<int>(threadIdx.x) / 32 * 2 + c, j = (b << kLeaf) + threadIdx.x % 32;
+      block[c] = b < blocks_at(in, kLeaf) ? in.block_log[block_index(in, at.batch, kLeaf, b)] : 0.f;
+      token[c][0] = j < in.tokens ? l[j] : minus_infinity();
+      token[c][1] = j + 32 < in.tokens ? l[j + 32] : minus_infinity();
     }
   }
-  __syncwarp();
-}
+
+  // The weights (0: masked) to shared memory; a bit per live token.
+  __device__ void weigh(UpShared& shared, unsigned (&live)[2][2]) const {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Exponent v(token[c][h]);
+        const bool alive = v.whole != minus_infinity();
+        live[c][h] = __ballot_sync(0xffffffffu, alive);
+        shared.token_weight[warp][c][h * 32 + lane] = alive ? exp2f(v.minus(block_exponent(block[c]))) : 0.f;
+      }
+    }
+    __syncwarp();
+  }
+};
 
 // One of a warp's two blocks at the lowest level: this thread's share of its rows, at store(q, column, value).
 template <typename T>
@@ -106,10 +113,10 @@ struct Leaf {
 
   // On the matrix units; a weight is the sum of two numbers of the storage type, one in rows 0 - 7, one in 8 - 15.
   // Tokens come in halves of a block: one is on its way while the other is used.
-  __device__ void reduce(const Problem& in, const Place& at, UpShared& shared) {
+  __device__ void reduce(const Problem& in, const Place& at, const BlockLogs& logs, UpShared& shared) {
     const int warp = threadIdx.x / 32;
     unsigned live[2][2];
-    weigh_blocks(in, at, shared, live);
+    logs.weigh(shared, live);
     const int first = at.first + warp * 2, count = min(2, max(0, blocks_at(in, kLeaf) - first));
     fetch(in, at, shared, first, 0, live[0][0], count > 0);
     fetch(in, at, shared, first, 1, live[0][1], count > 0);
@@ -215,12 +222,12 @@ template <>
 struct Leaf<float> {
   float sums[2][kNodes][2], mass[2];  // channels lane and lane + 32; mass of node lane % 8
 
-  __device__ void reduce(const Problem& in, const Place& at, UpShared& shared) {
+  __device__ void reduce(const Problem& in, const Place& at, const BlockLogs& logs, UpShared& shared) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
     unsigned live[2][2];
-    weigh_blocks(in, at, shared, live);
+    logs.weigh(shared, live);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int j0 = (at.first + warp * 2 + c) << kLeaf;
@@ -324,10 +331,13 @@ __device__ void write_level(const Problem& in, const Place& at, int level, int f
 
 // Levels low + 1 .. low + kRaise of 16 blocks of level low; those of the lowest level themselves from the tokens.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__ Problem in, int low) {
+__global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__ Problem in, int low) {
+  after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<UpShared*>(memory);
   const Place at = place(in, low);
+  BlockLogs logs;
+  if (low == kLeaf) logs.load(in, at);  // asked for before it is known whether they are needed
   if (!uses_tree(in, at.batch)) return;
   if (threadIdx.x < (kRaise + 1) * kBlocks) {
     const int k = threadIdx.x / kBlocks, c = threadIdx.x % kBlocks, block = (at.first >> k) + c;
@@ -336,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
   }
   if (low == kLeaf) {
     Leaf<T> leaf;
-    leaf.reduce(in, at, shared);
+    leaf.reduce(in, at, logs, shared);
     __syncthreads();
     leaf.store(shared);
   } else {
@@ -376,6 +386,7 @@ __global__ void __launch_bounds__(kThreads, 2) up_kernel(const __grid_constant__
 
 // Adds the parts of every block's gradient into the first; a thread has four columns of a row.
 __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_constant__ Problem in, float* gradient) {
+  after_previous();
   const int vectors = gradient_width(in.channels) / 4, batch = blockIdx.x % in.batch;
   if (!uses_tree(in, batch)) return;
   std::int64_t k = static_cast<std::int64_t>(blockIdx.x / in.batch) * kThreads + threadIdx.x;
@@ -396,6 +407,7 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_consta
 
 // Level low + kRaise and the levels between, down to level low. A thread has four columns of a block.
 __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
+  after_previous();
   constexpr int kVectors = kTreeColumns / 4;
   static_assert(kThreads == kBlocks * kVectors);
   __shared__ float4 rows[2][kBlocks / 2 * kNodes * kVectors];
@@ -481,12 +493,12 @@ Tree make_tree(int tokens, int batch) {
 template <typename T>
 cudaError_t build_tree(const Problem& in, cudaStream_t stream) {
   constexpr int kBytes = sizeof(UpShared);
-  const cudaError_t error = allow_shared<up_kernel<T>>(kBytes);
-  if (error != cudaSuccess) return error;
   for (int low = kLeaf; low == kLeaf || low < in.tree.last; low += kRaise) {
-    up_kernel<T><<<tree_grid(in, low, in.channels), kThreads, kBytes, stream>>>(in, low);
+    const dim3 grid = tree_grid(in, low, in.channels);
+    const cudaError_t error = launch<up_kernel<T>>(grid, kThreads, kBytes, stream, in, low);
+    if (error != cudaSuccess) return error;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 cudaError_t push_down(const Problem& in, float* gradient, cudaStream_t stream) {
@@ -496,14 +508,17 @@ cudaError_t push_down(const Problem& in, float* gradient, cudaStream_t stream) {
   }
   if (vectors > 0) {
     const auto blocks = static_cast<unsigned>((vectors + kThreads - 1) / kThreads * in.batch);
-    sum_parts_kernel<<<blocks, kThreads, 0, stream>>>(in, gradient);
+    const cudaError_t error = launch<sum_parts_kernel>(dim3(blocks), kThreads, 0, stream, in, gradient);
+    if (error != cudaSuccess) return error;
   }
   int low = kLeaf;
   while (low + kRaise < in.tree.last) low += kRaise;
   for (; low >= kLeaf; low -= kRaise) {
-    down_kernel<<<tree_grid(in, low, gradient_width(in.channels)), kThreads, 0, stream>>>(in, low, gradient);
+    const dim3 grid = tree_grid(in, low, gradient_width(in.channels));
+    const cudaError_t error = launch<down_kernel>(grid, kThreads, 0, stream, in, low, gradient);
+    if (error != cudaSuccess) return error;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 template cudaError_t build_tree<float>(const Problem&, cudaStream_t);

@@ -38,8 +38,8 @@ struct TileShared {
     const void* first;  // row r is at first + (r % 8) * row + (r / 8) * slot, in elements
     std::int64_t row, slot;
     int level, group;
+    int rows;  // that exist, from the first on
   } list[kListRows / (2 * kSlot)];
-  unsigned live[kListRows / 32];  // a bit for each listed row that has a live source
   float exponent[kListRows];      // of the listed rows; -inf: no live source
   float mass[kListRows];          // of nodes; of tokens, whose mass is 1, what float32's exponents lack (see Exponent)
   int warp_count[kThreads / 32];
@@ -131,9 +131,10 @@ struct Tile {
   }
 
   // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses.
-  // Where it has got to is kept in shared memory, not in registers.
-  template <typename T, int kSlots>
-  __device__ int next_groups() {
+  // Calls listed(how many) as soon as the list is there: the rows can be on their way while the exponents are looked
+  // up. Where it has got to is kept in shared memory, not in registers.
+  template <typename T, int kSlots, typename Listed>
+  __device__ int next_groups(Listed when_listed) {
     constexpr int kGroupRows = kSlots * kSlot, kGroups = kListRows / kGroupRows, kCompact = 64 / kSlots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int lowest = in.causal && level > 0 ? kLeaf : level;
@@ -189,7 +190,8 @@ struct Tile {
     __syncthreads();
     done = base > last_group && m <= lowest;
     if (threadIdx.x == 0) shared.walk = {m, base, last_group};
-    for (int k = threadIdx.x; k < (listed * kGroupRows + 31) / 32 * 32; k += kBlock) describe<T, kSlots>(listed, k);
+    when_listed(listed);
+    for (int k = threadIdx.x; k < listed * kGroupRows; k += kBlock) describe<T, kSlots>(k);
     __syncthreads();
     return listed;
   }
@@ -204,23 +206,25 @@ struct Tile {
       to.slot = kSlot * in.x_token_stride;
       to.first = static_cast<const T*>(in.x) + batch * in.x_batch_stride +
                  static_cast<std::int64_t>(group) * (kSlots * kSlot) * in.x_token_stride;
+      to.rows = min(kSlots * kSlot, in.tokens - group * (kSlots * kSlot));
     } else {
       const std::int64_t block =
           static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf];
       to.row = in.channels;
       to.slot = static_cast<std::int64_t>(in.channels) * (source.remainder ? 2 * kNodes : kNodes);
       to.first = static_cast<const T*>(in.nodes) + (block + source.block(group, 0)) * kNodes * in.channels;
+      const int left = in.tree.count(source.level) - source.block(group, 0);
+      to.rows = min(kSlots, source.remainder ? (left + 1) / 2 : left) * kSlot;
     }
   }
 
   template <typename T, int kSlots>
-  __device__ void describe(int listed, int k) {
+  __device__ void describe(int k) {
     constexpr int kGroupRows = kSlots * kSlot;
-    const int n = min(k / kGroupRows, listed - 1), group = shared.list[n].group;
+    const int n = k / kGroupRows, group = shared.list[n].group;
     const Source<kSlots> source = this->source<kSlots>(n);
     float exponent = minus_infinity(), mass = 1;
-    if (k >= listed * kGroupRows) {  // fills the last 32 rows up
-    } else if (source.level == 0) {
+    if (source.level == 0) {
       const int j = group * kGroupRows + k % kGroupRows;
       const float log_weight =
           j < in.tokens ? in.log_weight[static_cast<std::int64_t>(batch) * in.tokens + j] : minus_infinity();
@@ -236,14 +240,13 @@ struct Tile {
       if (b < in.tree.count(source.level)) {
         const std::int64_t block =
             static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[source.level - kLeaf] + b;
+        mass = in.mass[block * kNodes + k % kNodes];  // asked for together with the exponent
         exponent = block_exponent(in.block_log[block]);
-        mass = isnan(exponent) ? 1.f : in.mass[block * kNodes + k % kNodes];  // 0 times a NaN mass would not be 0
+        if (isnan(exponent)) mass = 1;  // 0 times a NaN mass would not be 0
       }
     }
     shared.exponent[k] = exponent;
     shared.mass[k] = mass;
-    const unsigned live = __ballot_sync(0xffffffffu, exponent != minus_infinity());
-    if (k % 32 == 0) shared.live[k / 32] = live;
   }
 
   // Row first_row of the n-th listed group.
