@@ -376,13 +376,13 @@ def main():
     a = ap.parse_args()
     if a.library:
         torch.ops.load_library(a.library)
+        pool1d = torch.ops.contextpool.pool1d
     else:
-        import contextpool  # noqa: F401
+        from contextpool import pool1d
 
     def op(x, l, s, causal, algorithm):
-        if algorithm == "auto":
-            algorithm = a.algorithm
-        return torch.ops.contextpool.pool1d(x, l, s, causal=causal, algorithm=algorithm)
+        algorithm = a.algorithm if algorithm == "auto" else algorithm
+        return pool1d(x, l, s, causal=causal, algorithm=algorithm)
 
     shapes = [s for s in a.shapes.split(";") if s]
     if a.what == "check":

@@ -9,12 +9,12 @@
 namespace contextpool::cuda {
 
 // A target as its sources see it: p_ir = 2^(e_r - exponent - rest - (scale t)^2), and 1 where scale is 0. One that has
-// nothing to give is nobody's: begin = end, position -1. (Its row of dy is position - first_position.)
+// nothing to give is nobody's: no sources, position -1. (Its row of dy is position - first_position.)
 struct __align__(16) Weighted {
   float scale;
-  float exponent;  // E_i + log2 Z_i; float32: E_i, and
-  float rest;      // log2 Z_i (see Exponent)
-  int begin, end;
+  float exponent;    // E_i + log2 Z_i; float32: E_i, and
+  float rest;        // log2 Z_i (see Exponent)
+  int begin, count;  // sources
   int position;
   float c;    // c_i
   int level;  // as of Target; all zero: nobody
@@ -64,7 +64,7 @@ __device__ void finish_target(const Problem& in, Part part, const Backward& out,
                 target.exponent + (kApart ? 0.f : log),
                 kApart ? log : 0.f,
                 target.begin,
-                target.end,
+                target.end - target.begin,
                 target.position,
                 c,
                 target.level};
@@ -77,9 +77,9 @@ __device__ void finish_target(const Problem& in, Part part, const Backward& out,
                                 : 0.f;
     if (out.natural != nullptr) out.natural[index] = weighted;
   }
-  const bool some = weighted.begin < weighted.end;
+  const bool some = weighted.count > 0;
   const int begin = __reduce_min_sync(0xffffffffu, some ? weighted.begin : 0x7fffffff);
-  const int end = __reduce_max_sync(0xffffffffu, some ? weighted.end : 0);
+  const int end = __reduce_max_sync(0xffffffffu, some ? weighted.begin + weighted.count : 0);
   const int first = __reduce_min_sync(0xffffffffu, gives ? weighted.position : 0x7fffffff);
   const int last = __reduce_max_sync(0xffffffffu, gives ? weighted.position : -1);
   if (threadIdx.x % 32 == 0) {

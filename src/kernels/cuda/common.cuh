@@ -205,6 +205,10 @@ __device__ inline void copy16(void* shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;  // 0: fills with zeros, reads nothing
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(s), "l"(global), "r"(bytes));
 }
+__device__ inline void copy16(void* shared, const void* global) {
+  const auto s = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(s), "l"(global));
+}
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;\n" ::); }
 template <int kLeft>
 __device__ inline void copy_wait() {

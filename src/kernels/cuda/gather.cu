@@ -180,7 +180,7 @@ struct Gather {
 #pragma unroll
     for (int k = 0; k < kSlot; ++k) {
       const Weighted t = targets[k];
-      bool uses = row.unit >= t.begin && row.unit < t.end;
+      bool uses = row.unit >= t.begin && row.unit < t.begin + t.count;
       if (kUse == Use::remainder) uses = takes_remainder(t.position, level, row.unit);
       if (kUse == Use::near) uses = t.level > 0 && row.unit >= near_begin(t.position) && row.unit <= t.position;
       const float d = t.scale * (static_cast<float>(t.position - row.base) - row.offset);

@@ -1,5 +1,5 @@
-// Launches. A kernel may be brought to the multiprocessors while the one before it ends (compute capability 9.0 and up),
-// so each begins with after_previous(): nothing that the stream works on may be read or written before.
+// Launches. A kernel may be brought to the multiprocessors while the one before it ends (compute capability 9.0 and
+// up), so each begins with after_previous(): nothing that the stream works on may be read or written before.
 #pragma once
 
 #include <cuda_runtime.h>

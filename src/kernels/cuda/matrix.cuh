@@ -52,6 +52,12 @@ __device__ inline std::uint64_t weight_descriptor(const void* p) { return descri
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ inline void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 __device__ inline void products_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory"); }
+// True in one thread of the warp, always the same.
+__device__ inline bool elected() {
+  int is = 0;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(is));
+  return is != 0;
+}
 // What this thread wrote to shared memory (or had copied there) may be read by wgmma after the next barrier.
 __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 #else
@@ -215,6 +221,12 @@ __device__ inline void copy_piece(unsigned to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0 + %3], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes), "n"(kOffset));
 }
 
+// The same, always valid: what decides about zeros costs as much as the copy.
+template <int kOffset>
+__device__ inline void copy_piece(unsigned to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1], 16;\n" ::"r"(to), "l"(from), "n"(kOffset));
+}
+
 // Brings kRowCount rows of kPanels panels to shared memory; a thread brings one piece of rows first_row(), + kStep, ...
 template <typename T, int kRowCount, int kPanels>
 struct PanelLoader {
@@ -230,6 +242,20 @@ struct PanelLoader {
     if constexpr (k < kCount) {
       copy_piece<k * kStep / 8 * 8 * kPanelRow>(k * kStep % 8 == 0 ? even : odd, row(k), valid(k));
       copy<k + 1>(even, odd, row, valid);
+    }
+  }
+  template <int k = 0, typename Row>
+  __device__ static void copy(unsigned even, unsigned odd, Row row) {
+    if constexpr (k < kCount) {
+      copy_piece<k * kStep / 8 * 8 * kPanelRow>(k * kStep % 8 == 0 ? even : odd, row(k));
+      copy<k + 1>(even, odd, row);
+    }
+  }
+  template <int k = 0, typename Row, typename Valid>
+  __device__ static void copy_valid(unsigned even, unsigned odd, Row row, Valid valid) {
+    if constexpr (k < kCount) {
+      if (valid(k)) copy_piece<k * kStep / 8 * 8 * kPanelRow>(k * kStep % 8 == 0 ? even : odd, row(k));
+      copy_valid<k + 1>(even, odd, row, valid);
     }
   }
   // Where in shared memory this thread's pieces go: of its first row, and (kStep 4) of the next.
@@ -248,6 +274,16 @@ struct PanelLoader {
   template <typename Row, typename Valid>
   __device__ static void load(const To& to, bool inside, Row row, Valid valid) {
     copy(to.even, to.odd, row, [&](int k) { return inside && valid(k); });
+  }
+  // There are such channels, and every row.
+  template <typename Row>
+  __device__ static void load(const To& to, Row row) {
+    copy(to.even, to.odd, row);
+  }
+  // There are such channels; where a row is not valid nothing is brought, and anything may be found.
+  template <typename Row, typename Valid>
+  __device__ static void load_valid(const To& to, Row row, Valid valid) {
+    copy_valid(to.even, to.odd, row, valid);
   }
 };
 
@@ -289,21 +325,73 @@ struct Staged {
   }
 };
 
+// Parts of products and of staged rows meet in four squares of 8 x 8 at a time: a lane names a row of one.
+template <typename T>
+__device__ inline unsigned char* first_square(unsigned char* rows) {
+  return Staged<T>::at(rows, warp_id() * 16 + (lane_id() & 15), lane_id() / 16 * 8);
+}
+
+// f(k, v0, v1, pair) for all of this thread's part of a product, with what is staged in the same places.
+template <typename T, typename F>
+__device__ inline void with_staged(Wide<T>& product, unsigned char* rows, F f) {
+  const unsigned char* from = first_square<T>(rows);
+#pragma unroll
+  for (int n = 0; n < Wide<T>::kColumns / 8; n += 2) {
+    unsigned bits[4];
+    load_matrix(bits, from + n * 16);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      f(k % 2, product.sum[4 * n + 2 * k], product.sum[4 * n + 2 * k + 1], Pair<T>{bits[k]});
+    }
+  }
+}
+
+// Puts a warp's part of a product there: value(k, v) is what becomes of v, in this thread's k-th row.
+template <typename T, typename Value>
+__device__ inline void stage(Wide<T>& product, unsigned char* rows, Value value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(first_square<T>(rows)));
+#pragma unroll
+  for (int n = 0; n < Wide<T>::kColumns / 8; n += 2) {
+    Pair<T> pair[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float* v = product.sum + 4 * n + 2 * k;
+      pair[k] = Pair<T>::of(value(k % 2, v[0]), value(k % 2, v[1]));
+    }
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to + n * 16),
+                 "r"(pair[0].bits), "r"(pair[1].bits), "r"(pair[2].bits), "r"(pair[3].bits)
+                 : "memory");
+  }
+#else
+  product.each([&](int c, int k, float& v0, float& v1) {
+    *reinterpret_cast<Pair<T>*>(Staged<T>::at(rows, matrix_row(k), c)) = Pair<T>::of(value(k, v0), value(k, v1));
+  });
+#endif
+  __syncwarp();
+}
+
 // A warp writes its 16 rows: row(k) is where the k-th (0 .. 15) goes, null: nowhere; bytes of each, a multiple of 16.
-// The rows must stay as they are until the thread block ends.
+// Later the rows may be written over: what has been asked for here is read by then.
 template <typename T, typename Row>
 __device__ inline void write_rows(unsigned char* rows, int bytes, Row row) {
 #if CONTEXTPOOL_WGMMA
   publish();
   __syncwarp();
-  if (lane_id() < 16) {
-    const auto from =
-        static_cast<unsigned>(__cvta_generic_to_shared(Staged<T>::at(rows, warp_id() * 16 + lane_id(), 0)));
-    T* to = row(lane_id());
-    if (to != nullptr) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from), "r"(bytes)
+  // The copy engine takes addresses that a whole warp agrees on; that they do is seen from where they come from.
+  const auto mine = reinterpret_cast<unsigned long long>(lane_id() < 16 ? row(lane_id()) : nullptr);
+  const int warp = __shfl_sync(0xffffffffu, warp_id(), 0);
+  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(Staged<T>::at(rows, warp * 16, 0)));
+#pragma unroll
+  for (int k = 0; k < 16; ++k) {
+    const unsigned long long to = __shfl_sync(0xffffffffu, mine, k);
+    if (to != 0 && elected()) {
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to),
+                   "r"(from + k * Staged<T>::kStride), "r"(bytes)
                    : "memory");
     }
+  }
+  if (elected()) {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
     asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
   }

@@ -93,8 +93,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
                            Wide<T>& product) {
   const Problem& in = tile.in;
   float sum = 0;
-  bool add = careful;
-  if (careful) product.clear();
+  product.clear();  // always: sums of the last channels must not be kept
   const bool known = listed >= 0;
   if (!known) tile.rewind<2>();
 #pragma unroll 1
@@ -107,16 +106,19 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
       if (2 * n < count) {
         const auto& low = tile.shared.list[2 * n];
         const auto& high = tile.shared.list[min(2 * n + 1, count - 1)];
-        const int d = column + Load::piece() * 8;
+        const int d = min(column + Load::piece() * 8, in.channels - 8);  // what comes after the last is not written
         const T* first[2] = {static_cast<const T*>(low.first) + Load::first_row() * low.row + d,
                              static_cast<const T*>(high.first) + Load::first_row() * high.row + d};
         const std::int64_t half[2] = {low.row * (kSlot / 2), high.row * (kSlot / 2)};
         const std::int64_t slot[2] = {low.slot, high.slot};
-        const int rows[2] = {low.rows - Load::first_row(), 2 * n + 1 < count ? high.rows - Load::first_row() : 0};
-        Load::load(
-            to_rows.after(stage * Wide<T>::kStageBytes), d < in.channels,
-            [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; },
-            [&](int k) { return k % 4 * Load::kStep < rows[k / 4]; });
+        const auto row = [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; };
+        const auto to = to_rows.after(stage * Wide<T>::kStageBytes);
+        if (low.rows + high.rows == kRows) {
+          Load::load(to, row);
+        } else {
+          const int rows[2] = {low.rows - Load::first_row(), high.rows - Load::first_row()};
+          Load::load(to, true, row, [&](int k) { return k % 4 * Load::kStep < rows[k / 4]; });
+        }
       }
       copy_commit();
     };
@@ -140,8 +142,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
       publish();
       __syncthreads();
       if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
-      product.start(shared.weights[n & 1], shared.rows[stage], add);
-      add = true;
+      product.start(shared.weights[n & 1], shared.rows[stage], true);
       fetch(n + kStages - 1, next);
       if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
       products_wait();
@@ -151,7 +152,6 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     copy_wait<0>();
     if (known || tile.done) break;
   }
-  if (!add) product.clear();
   shared.partial[threadIdx.x / kTile][threadIdx.x % kTile] = sum;
   __syncthreads();  // and all rows have been used
 }
@@ -196,8 +196,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
     }
     copy_wait<0>();
     __syncwarp();
-    product.each([&](int c, int t, float& v0, float& v1) {
-      const auto value = *reinterpret_cast<const Pair<T>*>(Staged<T>::at(rows, matrix_row(t), c));
+    with_staged<T>(product, rows, [&](int t, float& v0, float& v1, Pair<T> value) {
       if (near[t] != 0) {
         v0 += near[t] * value.first();
         v1 += near[t] * value.second();
@@ -213,9 +212,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
     }
   }
   const float scale[2] = {total[0] == 0 ? 0.f : 1.f / total[0], total[1] == 0 ? 0.f : 1.f / total[1]};
-  product.each([&](int c, int t, float& v0, float& v1) {
-    *reinterpret_cast<Pair<T>*>(Staged<T>::at(rows, matrix_row(t), c)) = Pair<T>::of(v0 * scale[t], v1 * scale[t]);
-  });
+  stage<T>(product, rows, [&](int t, float v) { return v * scale[t]; });
   write_rows<T>(rows, min(Wide<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
 }
 

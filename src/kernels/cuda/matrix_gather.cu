@@ -53,7 +53,7 @@ struct Gather {
   }
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
-  template <Use kUse>
+  template <Use kUse, bool kTokens>
   __device__ void add(int begin, int end, bool careful, Wide<T>& product, float& mass) {
     int from = 0, to = 0x7fffffff, seen = 0;  // this part's share of the groups that cover the rows
     if (parts > 1) {
@@ -86,11 +86,11 @@ struct Gather {
       if (covered && at >= 0 && at < last - first) shared.list[at] = candidate;
       seen += count;
       __syncthreads();
-      if (first < last) process<kUse>(last - first, careful, product, mass);
+      if (first < last) process<kUse, kTokens>(last - first, careful, product, mass);
     }
   }
 
-  template <Use kUse>
+  template <Use kUse, bool kTokens>
   __device__ void process(int count, bool careful, Wide<T>& product, float& mass) {
     for (int n = 0; n < kRing; ++n) fetch_targets<kUse>(n, count);
     copy_commit();
@@ -99,7 +99,7 @@ struct Gather {
     fetch_rows<kUse>(0, count, 0);
     fetch_rows<kUse>(1, count, 1);
     int stage = 0, next = 2;
-    weigh<kUse>(0, mass);
+    weigh<kUse, kTokens>(0, mass);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
       copy_wait<1>();  // rows n and targets n + 2 are here
@@ -110,7 +110,7 @@ struct Gather {
       add_ = true;
       fetch_targets<kUse>(n + kRing, count);
       fetch_rows<kUse>(n + 2, count, next);
-      if (n + 1 < count) weigh<kUse>(n + 1, mass);
+      if (n + 1 < count) weigh<kUse, kTokens>(n + 1, mass);
       products_wait();
       stage = stage + 1 == kStages ? 0 : stage + 1;
       next = next + 1 == kStages ? 0 : next + 1;
@@ -135,20 +135,39 @@ struct Gather {
   __device__ void fetch_rows(int n, int count, int stage) {
     if (n < count) {
       const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
-      const int d = blockIdx.y * Wide<T>::kColumns + Load::piece() * 8;
+      // What comes after the last channel is not written.
+      const int d = min(static_cast<int>(blockIdx.y) * Wide<T>::kColumns + Load::piece() * 8, in.channels - 8);
       const int shift = in.first_position();
       const T* dy = static_cast<const T*>(out.dy) +
                     (static_cast<std::int64_t>(batch) * in.targets - shift) * in.channels + d;  // of position 0
-      Load::load(
-          typename Load::To(shared.rows[0]).after(stage * Wide<T>::kStageBytes), d < in.channels,
-          [&](int k) { return dy + static_cast<std::int64_t>(targets[k * Load::kStep].position) * in.channels; },
-          [&](int k) { return targets[k * Load::kStep].position >= shift; });
+      const auto to = typename Load::To(shared.rows[0]).after(stage * Wide<T>::kStageBytes);
+      int position[Load::kCount], least = 0x7fffffff;
+#pragma unroll
+      for (int k = 0; k < Load::kCount; ++k) {
+        position[k] = targets[k * Load::kStep].position;
+        least = min(least, position[k]);
+      }
+      const auto row = [&](int k) { return dy + static_cast<std::int64_t>(position[k]) * in.channels; };
+      if (least >= shift) {
+        Load::load(to, row);
+      } else {  // somebody is nobody
+        Load::load(to, true, row, [&](int k) { return position[k] >= shift; });
+      }
     }
     copy_commit();
   }
 
+  // From the row to a target. Between tokens it is a whole number below 2^22, or it does not matter: an addition to
+  // the digits of 1.5 2^23 makes it a float, which is cheaper than to convert it.
+  template <bool kTokens>
+  __device__ float distance(int position) const {
+    if (!kTokens) return static_cast<float>(position - origin) - row.offset;
+    constexpr float kMagic = 12582912.f;
+    return __int_as_float(0x4b400000 + (position - origin)) - (kMagic + row.offset);
+  }
+
   // 16 targets' weights for this thread's row.
-  template <Use kUse>
+  template <Use kUse, bool kTokens>
   __device__ void weigh(int n, float& mass) {
     const int half = static_cast<int>(threadIdx.x) / kTile;
     const Weighted* targets = shared.targets[n % kRing] + half * 2 * kSlot;
@@ -162,10 +181,10 @@ struct Gather {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Weighted t = targets[slot * kSlot + r + k];
-          const float d = t.scale * (static_cast<float>(t.position - origin) - row.offset);
+          const float d = t.scale * distance<kTokens>(t.position);
           w[k] = power_of_two(fmaf(-d, d, row.exponent - t.exponent));
           c[k] = t.c;
-          uses[k] = static_cast<unsigned>(row.unit - t.begin) < static_cast<unsigned>(t.end - t.begin);
+          uses[k] = static_cast<unsigned>(row.unit - t.begin) < static_cast<unsigned>(t.count);
           if (kUse == Use::remainder) uses[k] = takes_remainder(t.position, level, row.unit);
           if (kUse == Use::near) uses[k] = t.level > 0 && row.unit >= near_begin(t.position) && row.unit <= t.position;
         }
@@ -195,13 +214,14 @@ struct Gather {
         own_end = starts[class_of_level(level) + 1];
         end = starts[kClasses];
       }
-      add<Use::own>(2 * own_begin, 2 * own_end, careful, product, mass);
+      add<Use::own, kTokens>(2 * own_begin, 2 * own_end, careful, product, mass);
       if constexpr (kTokens && kCausal) {  // those in this block of 64
         const int shift = in.first_position();
-        add<Use::near>(max(0, first_unit - shift) / kRows,
-                       (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows, careful, product, mass);
+        add<Use::near, kTokens>(max(0, first_unit - shift) / kRows,
+                                (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows, careful, product,
+                                mass);
       }
-      if constexpr (!kTokens && kCausal) add<Use::remainder>(2 * own_end, 2 * end, careful, product, mass);
+      if constexpr (!kTokens && kCausal) add<Use::remainder, kTokens>(2 * own_end, 2 * end, careful, product, mass);
       if (!add_) product.clear();
       shared.mass[threadIdx.x / kTile][threadIdx.x % kTile] = mass;
       if (__syncthreads_or(!product.finite()) == 0 || careful) break;
@@ -233,8 +253,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   const float log_weight = block < blocks ? in.block_log[start + block] : minus_infinity();
   if (!uses_tree(in, batch)) return;
   const Row row{log_weight != minus_infinity() ? block : kNowhere,
-                node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level),
-                block_exponent(log_weight)};
+                node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level), block_exponent(log_weight)};
   Wide<T> product;
   Gather<T> gather{in,  out,  shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
                    row, part, parts};
@@ -385,8 +404,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   copy_wait<0>();
   __syncwarp();
   float dot[2] = {};
-  product.each([&](int c, int k, float& v0, float& v1) {
-    const auto value = *reinterpret_cast<const Pair<T>*>(Staged<T>::at(rows, matrix_row(k), c));
+  with_staged<T>(product, rows, [&](int k, float& v0, float& v1, Pair<T> value) {
     dot[k] += v0 * value.first() + v1 * value.second();
   });
   if (!isfinite(dot[0]) || !isfinite(dot[1])) {  // what gets no gradient may hold anything
@@ -421,10 +439,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     }
   }
   __syncwarp();
-  product.each([&](int c, int k, float& v0, float& v1) {
-    *reinterpret_cast<Pair<T>*>(Staged<T>::at(rows, matrix_row(k), c)) =
-        Pair<T>::of(live[k] ? v0 : 0.f, live[k] ? v1 : 0.f);
-  });
+  stage<T>(product, rows, [&](int k, float v) { return live[k] ? v : 0.f; });
   write_rows<T>(rows, min(Wide<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), [&](int k) -> T* {
     const int j = j0 + warp_id() * 16 + k;
     return j >= in.tokens

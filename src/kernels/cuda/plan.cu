@@ -45,7 +45,7 @@ template <int kLanes>
 struct Planner {
   const Problem& in;
   const Precision& precision;
-  const float* quads;  // of the sequence, as in.quad_log
+  const float* quads;              // of the sequence, as in.quad_log
   int batch, position, low, high;  // the support: tokens low .. high
   float own;                       // l log2(e) of the target's own token
   Target& target;
@@ -478,7 +478,8 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
   const int chunks = sort_chunks(in.targets);
   const auto plan_blocks = [&](int lanes) { return dim3(blocks_for(in.targets, kThreads / lanes).x * in.batch); };
   if (!in.tree.exists() && in.tokens <= kLongSequence) {
-    return launch<plan_kernel<kShortLanes, true>>(plan_blocks(kShortLanes), kThreads, 0, stream, in, precision, counts, chunks);
+    return launch<plan_kernel<kShortLanes, true>>(plan_blocks(kShortLanes), kThreads, 0, stream, in, precision, counts,
+                                                  chunks);
   }
   const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
   const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
@@ -488,7 +489,8 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
     error = launch<block_logs_kernel>(dim3(in.batch), kSortChunk, 0, stream, in);
   }
   if (error == cudaSuccess) {
-    error = launch<plan_kernel<kLongLanes, false>>(plan_blocks(kLongLanes), kThreads, 0, stream, in, precision, counts, chunks);
+    error = launch<plan_kernel<kLongLanes, false>>(plan_blocks(kLongLanes), kThreads, 0, stream, in, precision, counts,
+                                                   chunks);
   }
   if (error == cudaSuccess && in.sorted != nullptr) {
     error = launch<sort_kernel>(dim3(in.batch * chunks), kSortChunk, 0, stream, in, counts, chunks);

@@ -4,9 +4,10 @@
 //   dx_j     = sum_i p_ij dy_i
 //   dl_j     = sum_i p_ij (q_ij - c_i)
 // All but dx is linear in q, and q is a sum over channels: thread blocks take some channels each, and what they get is
-// added up in a fixed order. dl is summed from differences, each with the c of the same channels: where a pixel is all
-// that a target sees, q and c are the same number. A sum over the targets that see a pixel runs over patches of
-// targets, found by how far the farthest of each patch looks.
+// added up in a fixed order. Half types sum dl from differences, each with the c of the same channels: where a pixel is
+// all that a target sees, q and c are the same number. The others, for which q is as dear as dx, take x_j . dx_j for
+// sum_i p_ij q_ij. A sum over the targets that see a pixel runs over patches of targets, found by how far the farthest
+// of each patch looks.
 #include "kernels/cuda/pool2d_tiles.h"
 #include "kernels/cuda/pool2d_window.cuh"
 
@@ -122,6 +123,12 @@ __global__ void __launch_bounds__(kThreads) target_kernel(Map<T> map, int chunks
 
 // --- by pixels: dx_j and dl_j ----------------------------------------------------------------------------------------
 
+// Whether dl is summed from differences.
+template <typename S>
+constexpr bool kDifferences = sizeof(S) == 2;
+
+struct Nothing {};
+
 template <typename S, int kChannels>
 struct CollectShared {
   using T = SumOf<S>;
@@ -129,15 +136,16 @@ struct CollectShared {
   Target<T> target[2][kStage<S, kChannels>][kCells];
   T mean[2][kStage<S, kChannels>][kCells];
   unsigned live[kWarps];  // whether the warp has a pixel that exists
-  typename Own<S, kChannels>::Shared own;
+  std::conditional_t<kDifferences<S>, typename Own<S, kChannels>::Shared, Nothing> own;
   typename Product<S, kChannels>::Shared product;
 };
 
 // Pixels of the warp again, target by target: a gradient that is not finite must not meet the weight of 0 that others
-// of the patch have for it.
+// of the patch have for it. mean: of all targets; dl, where given: of all pixels.
 template <typename S, int kChannels>
-__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& dy, const SumOf<S>* l,
-                      const Target<SumOf<S>>* plan, unsigned rows, S* dx) {
+__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const Features<S>& dy,
+                      const SumOf<S>* l, const Target<SumOf<S>>* plan, const SumOf<S>* mean, unsigned rows, S* dx,
+                      SumOf<S>* dl) {
   using T = SumOf<S>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int r = 0; r < kCells; ++r) {
@@ -145,7 +153,7 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
     if ((rows >> r & 1u) == 0 || !cell.on(map.pixels)) continue;
     const T own = l[cell.index(map.pixels)];
     if (own == static_cast<T>(-INFINITY)) continue;
-    T sums[(kChannels + 31) / 32] = {};
+    T sums[(kChannels + 31) / 32] = {}, share = 0;
     for (int m = 0; m < map.targets.cells(); ++m) {
       const Target<T> t = plan[m];
       if (t.reach < 0) continue;
@@ -153,16 +161,23 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
       const T dj = static_cast<T>(cell.column - m % map.targets.columns * map.targets.step_w);
       const T p = weight(own, t, di * di + dj * dj) * t.inverse;
       if (p == 0) continue;
+      share += p * mean[m];
 #pragma unroll
       for (int n = 0; n < (kChannels + 31) / 32; ++n) {
         if (n * 32 + lane < dy.channels) sums[n] += p * Storage<S>::load(dy.row(m)[n * 32 + lane]);
       }
     }
+    const int pixel = cell.index(map.pixels);
+    T dot = 0;
 #pragma unroll
     for (int n = 0; n < (kChannels + 31) / 32; ++n) {
       const int c = n * 32 + lane;
-      if (c < dy.channels) dx[cell.index(map.pixels) * map.channels + c] = Storage<S>::store(sums[n]);
+      if (c >= dy.channels) continue;
+      dx[pixel * map.channels + c] = Storage<S>::store(sums[n]);
+      if (sums[n] != 0) dot += sums[n] * Storage<S>::load(x.row(pixel)[c]);
     }
+    for (int k = 16; k > 0; k /= 2) dot += __shfl_xor_sync(kAll, dot, k);
+    if (dl != nullptr && lane == 0) dl[pixel] = dot - share;
   }
 }
 
@@ -264,53 +279,90 @@ __global__ void __launch_bounds__(kThreads, 3)
   const Features<S> x = features_of<S, kChannels>(map, block, map.pixels, x_all);
   const Features<S> dy = features_of<S, kChannels>(map, block, map.targets, dy_all);
   const OwnPixels<T> own(map.pixels, block, l);
-  Own<S, kChannels> rows_of_x;
-  rows_of_x.load(shared.own, x, [&](int r) {
-    const Cell cell(block.patch_row, block.patch_column, r);
-    const bool exists = cell.on(map.pixels) && l[cell.index(map.pixels)] != static_cast<T>(-INFINITY);
-    return exists ? cell.index(map.pixels) : -1;
-  });
   P product;
-  SumIn<S> difference[2] = {};
-  const auto use = [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
-    const Pairs<T> q = rows_of_x.scores(shared.own, rows);
+  const std::int64_t first = block.batch * map.pixels.cells();
+  T* dl = dlog_weight + block.chunk * map.batch * map.pixels.cells() + first;
+  S* dx = dx_all + (x.first - x_all);
+  T shares[2] = {};  // sum_i p_ij c_i, unless dl is made of differences
+  if constexpr (kDifferences<S>) {
+    Own<S, kChannels> rows_of_x;
+    rows_of_x.load(shared.own, x, [&](int r) {
+      const Cell cell(block.patch_row, block.patch_column, r);
+      const bool exists = cell.on(map.pixels) && l[cell.index(map.pixels)] != static_cast<T>(-INFINITY);
+      return exists ? cell.index(map.pixels) : -1;
+    });
+    SumIn<S> difference[2] = {};
+    over_targets<S, kChannels>(map, block, own, dy, scratch, shared,
+                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
+                                 const Pairs<T> q = rows_of_x.scores(shared.own, rows);
+#pragma unroll
+                                 for (int r = 0; r < 2; ++r) {
+                                   T part = 0;
+#pragma unroll
+                                   for (int k = 0; k < 4; ++k) {
+                                     part += p.at[r][k] == 0 ? T{0} : p.at[r][k] * (q.at[r][k] - mean[k]);
+                                   }
+                                   difference[r].add(part);
+                                 }
+                                 product.add(shared.product, p, rows, patch_row);
+                               });
+    if (!block.inside) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      T part = 0;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) part += p.at[r][k] == 0 ? T{0} : p.at[r][k] * (q.at[r][k] - mean[k]);
-      difference[r].add(part);
+      const T sum = sum_of_row(difference[r].total());
+      const Cell cell(block.patch_row, block.patch_column, own_row(r));
+      if (threadIdx.x % 4 == 0 && cell.on(map.pixels)) dl[cell.index(map.pixels)] = own.exists(r) ? sum : T{0};
     }
-    product.add(shared.product, p, rows, patch_row);
-  };
-  over_targets<S, kChannels>(map, block, own, dy, scratch, shared, use);
-  if (!block.inside) return;
-  product.finish();
-  const std::int64_t first = block.batch * map.pixels.cells();
-  T exists[2];
+  } else {
+    SumIn<S> share[2] = {};
+    over_targets<S, kChannels>(map, block, own, dy, scratch, shared,
+                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const T sum = sum_of_row(difference[r].total());
-    const Cell cell(block.patch_row, block.patch_column, own_row(r));
-    exists[r] = own.exists(r) ? 1 : 0;
-    if (threadIdx.x % 4 != 0 || !cell.on(map.pixels)) continue;
-    dlog_weight[block.chunk * map.batch * map.pixels.cells() + first + cell.index(map.pixels)] =
-        own.exists(r) ? sum : T{0};
+                                 for (int r = 0; r < 2; ++r) {
+                                   T part = 0;
+#pragma unroll
+                                   for (int k = 0; k < 4; ++k) {
+                                     part += p.at[r][k] == 0 ? T{0} : p.at[r][k] * mean[k];
+                                   }
+                                   share[r].add(part);
+                                 }
+                                 product.add(shared.product, p, rows, patch_row);
+                               });
+    if (!block.inside) return;
+    shares[0] = sum_of_row(share[0].total());
+    shares[1] = sum_of_row(share[1].total());
   }
-  S* dx = dx_all + (x.first - x_all);
+  product.finish();
+  const S* from[P::kRows];
   S* to[P::kRows];
   T scale[P::kRows];
 #pragma unroll
   for (int r = 0; r < P::kRows; ++r) {
     const Cell cell(block.patch_row, block.patch_column, P::row(r));
-    to[r] = cell.on(map.pixels) ? dx + cell.index(map.pixels) * map.channels : nullptr;
-    scale[r] = of_row(exists[0], exists[1], P::row(r));
+    const bool on = cell.on(map.pixels), exists = on && l[cell.index(map.pixels)] != static_cast<T>(-INFINITY);
+    from[r] = exists ? x.row(cell.index(map.pixels)) : nullptr;
+    to[r] = on ? dx + cell.index(map.pixels) * map.channels : nullptr;
+    scale[r] = exists ? 1 : 0;
+  }
+  if constexpr (!kDifferences<S>) {
+    T dot[P::kRows];
+    product.dot(from, x.channels, dot);
+#pragma unroll
+    for (int r = 0; r < P::kRows; ++r) {
+      const T own_share = of_row(shares[0], shares[1], P::row(r));
+      const Cell cell(block.patch_row, block.patch_column, P::row(r));
+      if (threadIdx.x % 8 != 0 || !cell.on(map.pixels)) continue;
+      dl[cell.index(map.pixels)] = from[r] != nullptr ? dot[r] - own_share : T{0};
+    }
   }
   product.store(to, scale, x.channels, x.aligned);
   const unsigned spoiled = product.spoiled();
-  if (spoiled != 0) {
-    again<S, kChannels>(map, block, dy, l, scratch.plan + block.batch * map.targets.cells(), spoiled, dx);
-  }
+  if (spoiled == 0) return;
+  __syncwarp();
+  const std::int64_t targets = block.batch * map.targets.cells();
+  again<S, kChannels>(map, block, x, dy, l, scratch.plan + targets,
+                      scratch.dot + block.chunk * map.batch * map.targets.cells() + targets, spoiled, dx,
+                      kDifferences<S> ? nullptr : dl);
 }
 
 template <typename T>

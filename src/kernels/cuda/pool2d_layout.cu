@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kSquare* kLines)
 
 template <typename S, int kPair>
 cudaError_t run(std::int64_t count, std::int64_t rows, std::int64_t columns, const void* in, void* out,
-                   cudaStream_t stream) {
+                cudaStream_t stream) {
   constexpr int kEdge = kSquare * kPair;
   const auto squares = ((columns + kEdge - 1) / kEdge) * ((rows + kEdge - 1) / kEdge);
   return launch<transpose_kernel<S, kPair>>(blocks_for(count * squares, 1), kSquare * kLines, 0, stream, rows, columns,

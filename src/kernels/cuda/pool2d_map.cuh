@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/pool2d.h"
@@ -28,7 +29,8 @@ template <typename S>
 struct Storage {
   using T = float;
   static constexpr int kMostChannels = sizeof(S) == 2 ? 128 : 64;
-  static constexpr double kDrop = 18, kGradientDrop = 21.5;
+  static constexpr bool kCoarse = std::is_same_v<S, __nv_bfloat16>;
+  static constexpr double kDrop = kCoarse ? 13 : 18, kGradientDrop = kCoarse ? 16.5 : 21.5;
   __device__ static T load(S v) { return to_float(v); }
   __device__ static S store(T v) { return from_float<S>(v); }
 };

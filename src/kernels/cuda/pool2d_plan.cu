@@ -190,8 +190,8 @@ cudaError_t plan(const Map<SumOf<S>>& map, SumOf<S>* top, Target<SumOf<S>>* plan
                  cudaStream_t stream) {
   using T = SumOf<S>;
   constexpr int kTopThreads = 512;
-  const cudaError_t error = launch<top_kernel<T>>(blocks_for(map.batch, 1), kTopThreads, 0, stream, map.log_weight,
-                                                  map.pixels.cells(), top);
+  const cudaError_t error =
+      launch<top_kernel<T>>(blocks_for(map.batch, 1), kTopThreads, 0, stream, map.log_weight, map.pixels.cells(), top);
   if (error != cudaSuccess) return error;
   constexpr std::int64_t kTargets = kThreads / kLanes;  // of a thread block
   const auto drop = static_cast<T>((moment_reach == nullptr ? Storage<S>::kDrop : Storage<S>::kGradientDrop) / kLog2E);

@@ -17,14 +17,14 @@ constexpr int kManyTiles = 1024;  // tiles above which a thread block does all c
 constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
 
 constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
-constexpr int kNodes = 8;         // Chebyshev nodes of a block
-constexpr int kLeaf = 6;          // log2 of the tokens of the smallest block
-constexpr int kRaise = 4;         // levels one tree kernel goes up or down inside a thread block
-constexpr int kTreeColumns = 64;  // channels of a thread block of the tree kernels
-constexpr int kMaxLevels = 26;    // levels 6 .. 31
-constexpr int kClasses = 24;      // tokens, then levels 6 .. 28
-constexpr int kSortChunk = 1024;  // targets of a thread block of the sort
-constexpr int kShortLanes = 8;    // threads that plan a target of a short sequence together: there are few targets
+constexpr int kNodes = 8;           // Chebyshev nodes of a block
+constexpr int kLeaf = 6;            // log2 of the tokens of the smallest block
+constexpr int kRaise = 4;           // levels one tree kernel goes up or down inside a thread block
+constexpr int kTreeColumns = 64;    // channels of a thread block of the tree kernels
+constexpr int kMaxLevels = 26;      // levels 6 .. 31
+constexpr int kClasses = 24;        // tokens, then levels 6 .. 28
+constexpr int kSortChunk = 1024;    // targets of a thread block of the sort
+constexpr int kShortLanes = 8;      // threads that plan a target of a short sequence together: there are few targets
 constexpr int kLongLanes = 4;
 // A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for
 // each of these sizes that the batch reaches.

@@ -152,7 +152,14 @@ struct Leaf {
     const int lane = threadIdx.x % 32, j0 = (block << kLeaf) + h * 32;
     unsigned char* tokens = shared.tokens[threadIdx.x / 32] + h * 32 * kTokenRow;
     const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride + j0 * in.x_token_stride + at.column;
-    if (exists && in.aligned) {
+    if (exists && in.aligned && live == 0xffffffffu && at.column + kTreeColumns <= in.channels) {
+      const int piece = lane % 8;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int r = k * 4 + lane / 8;
+        copy16(tokens + token_offset(r, piece), x + r * in.x_token_stride + piece * 8);
+      }
+    } else if (exists && in.aligned) {
       const int piece = lane % 8;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {

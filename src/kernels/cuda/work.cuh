@@ -40,8 +40,8 @@ struct TileShared {
     int level, group;
     int rows;  // that exist, from the first on
   } list[kListRows / (2 * kSlot)];
-  float exponent[kListRows];      // of the listed rows; -inf: no live source
-  float mass[kListRows];          // of nodes; of tokens, whose mass is 1, what float32's exponents lack (see Exponent)
+  float exponent[kListRows];  // of the listed rows; -inf: no live source
+  float mass[kListRows];      // of nodes; of tokens, whose mass is 1, what float32's exponents lack (see Exponent)
   int warp_count[kThreads / 32];
   struct {
     int begin, end, first, last, valid;  // sources, positions; targets 0 .. valid - 1
