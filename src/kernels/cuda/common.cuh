@@ -200,6 +200,14 @@ __device__ inline bool uses_tree(const Problem& in, int batch) {
   return starts[1] != starts[kClasses];
 }
 
+// Which piece of work a thread block has, and which of the `across` parts of its channels. Thread blocks that read
+// different channels of the same rows stand side by side: memory likes it.
+struct Share {
+  int work, part;
+  __device__ explicit Share(int across)
+      : work(static_cast<int>(blockIdx.x) / across), part(static_cast<int>(blockIdx.x) % across) {}
+};
+
 __device__ inline void copy16(void* shared, const void* global, bool valid) {
   const auto s = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   const int bytes = valid ? 16 : 0;  // 0: fills with zeros, reads nothing

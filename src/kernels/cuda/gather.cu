@@ -25,17 +25,6 @@ struct GatherShared {
   int warp_count[kThreads / 32];
 };
 
-// The first or (low) second of two numbers of the storage type that add up to the value.
-template <typename T>
-__device__ T half_of(float value, bool low, bool none) {
-  const T high = from_float<T>(value);
-  return none ? from_float<T>(0.f) : low ? from_float<T>(value - to_float(high)) : high;
-}
-template <>
-__device__ float half_of<float>(float value, bool low, bool none) {
-  return low || none ? 0.f : value;
-}
-
 // How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
 enum class Use { own, remainder, near };
 
@@ -327,15 +316,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     tree = __syncthreads_or(some) != 0;
   }
   if (tree) {
-    // dx_j += w_j sum_q L_q(j) G_q as one more product. In half types both factors are sums of two numbers, h + l:
-    // slots of 8 columns (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
+    // dx_j += w_j sum_q L_q(j) G_q as one more product, of which one slot of four is used.
     const int r = threadIdx.x & 63, slot = threadIdx.x >> 6;
     const float w = alive ? exp2f(exponent.minus(block_exponent(in.block_log[block]))) : 0.f;
 #pragma unroll
     for (int q = 0; q < kNodes; ++q) {
       const float value = w * kLeafTable.token[r][q];
       if (slot == 0) shared.leaf[r][q] = value;
-      shared.a[0][r * Product<T>::kA + slot * kSlot + q] = half_of<T>(value, slot == 1, slot == 3);
+      shared.a[0][r * Product<T>::kA + slot * kSlot + q] = slot == 0 ? value : 0.f;
     }
     constexpr int kEach = kColumns / 32;  // columns of a thread; a warp has a node
     const int q = threadIdx.x / 32, c = threadIdx.x % 32 * kEach;
@@ -348,11 +336,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float value[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const T high = half_of<T>(value[e], false, false);
-        to[k + e] = high;
-        to[kSlot * kStride + k + e] = high;
-        to[2 * kSlot * kStride + k + e] = half_of<T>(value[e], true, false);
-        to[3 * kSlot * kStride + k + e] = from_float<T>(0.f);
+        to[k + e] = value[e];
+#pragma unroll
+        for (int slot = 1; slot < kRows / kSlot; ++slot) to[slot * kSlot * kStride + k + e] = 0;
       }
     }
     __syncthreads();

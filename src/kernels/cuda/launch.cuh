@@ -16,44 +16,38 @@ __device__ inline void after_previous() {
 #endif
 }
 
-struct DeviceTraits {
-  int device = 0;
-  bool early = false;  // whether kernels may come early
+// What a device has been told and asked about a kernel; once, not at every call.
+struct KernelState {
+  bool known;
+  bool early;  // the code that runs waits in after_previous(), so it may come early
+  int bytes;   // of dynamic shared memory that it may have
 };
 
-inline cudaError_t current_device(DeviceTraits& traits) {
-  constexpr int kDevices = 64;
-  static std::atomic<int> major[kDevices];  // 0: not asked yet
-  if (const cudaError_t error = cudaGetDevice(&traits.device); error != cudaSuccess) return error;
-  int value = traits.device < kDevices ? major[traits.device].load(std::memory_order_relaxed) : 0;
-  if (value == 0) {
-    const cudaError_t error = cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, traits.device);
-    if (error != cudaSuccess) return error;
-    if (traits.device < kDevices) major[traits.device].store(value, std::memory_order_relaxed);
-  }
-  traits.early = value >= 9;
-  return cudaSuccess;
-}
-
-// A kernel's limit of shared memory is raised once for each device, not at every call.
 template <auto kKernel>
-cudaError_t allow_shared(int device, int bytes) {
+cudaError_t prepare(int bytes, KernelState& state) {
   constexpr int kDevices = 64, kAlways = 48 << 10;
-  static std::atomic<int> allowed[kDevices];
-  if (bytes <= kAlways || (device < kDevices && allowed[device].load(std::memory_order_relaxed) >= bytes)) {
-    return cudaSuccess;
+  static std::atomic<KernelState> states[kDevices];
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  if (device < kDevices) state = states[device].load(std::memory_order_relaxed);
+  if (state.known && state.bytes >= bytes) return cudaSuccess;
+  cudaFuncAttributes code;
+  if (const cudaError_t error = cudaFuncGetAttributes(&code, kKernel); error != cudaSuccess) return error;
+  if (bytes > kAlways) {
+    const cudaError_t error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
   }
-  const cudaError_t error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess && device < kDevices) allowed[device].store(bytes, std::memory_order_relaxed);
-  return error;
+  // A later chip may run what was compiled for 8.0.
+  state = {true, code.ptxVersion >= 90 && code.binaryVersion >= 90, bytes > kAlways ? bytes : kAlways};
+  if (device < kDevices) states[device].store(state, std::memory_order_relaxed);
+  return cudaSuccess;
 }
 
 // bytes: of dynamic shared memory.
 template <auto kKernel, typename... Arguments>
 cudaError_t launch(dim3 grid, int threads, int bytes, cudaStream_t stream, const Arguments&... arguments) {
-  DeviceTraits traits;
-  if (const cudaError_t error = current_device(traits); error != cudaSuccess) return error;
-  if (const cudaError_t error = allow_shared<kKernel>(traits.device, bytes); error != cudaSuccess) return error;
+  KernelState state{};
+  if (const cudaError_t error = prepare<kKernel>(bytes, state); error != cudaSuccess) return error;
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -63,7 +57,7 @@ cudaError_t launch(dim3 grid, int threads, int bytes, cudaStream_t stream, const
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = traits.early ? 1 : 0;
+  config.numAttrs = state.early ? 1 : 0;
   return cudaLaunchKernelEx(&config, kKernel, arguments...);
 }
 

@@ -219,19 +219,19 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
 // kCausal: and there is a tree.
 template <typename T, bool kCausal>
 __global__ void __launch_bounds__(kWarpgroup, 3)
-    matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
+    matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass, int across) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
-  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
-                        static_cast<int>(blockIdx.x) / in.batch, 0};
+  const Share share(across);
+  Tile<kWarpgroup> tile{in, shared.tile, share.work % in.batch, share.work / in.batch, 0};
   if (!tile.load(part)) return;
-  int listed = -1, column = static_cast<int>(blockIdx.y) * Wide<T>::kColumns;
+  int listed = -1, column = share.part * Wide<T>::kColumns;
   if constexpr (kCausal) {
     write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
   } else {
 #pragma unroll 1
-    for (; column < in.channels; column += static_cast<int>(gridDim.y) * Wide<T>::kColumns) {
+    for (; column < in.channels; column += across * Wide<T>::kColumns) {
       write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
       __syncthreads();  // the rows have been written
     }
@@ -245,10 +245,11 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(WideShared<T>);
   const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
-  const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns);
+  const int across = many ? 1 : (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns;
+  const dim3 grid(tiles * in.batch * across);
   return part == Part::all
-             ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass)
-             : launch<matrix_forward_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass);
+             ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass, across)
+             : launch<matrix_forward_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass, across);
 }
 
 template cudaError_t forward_tiles(const Problem&, Part, __nv_bfloat16*, float*, cudaStream_t);

@@ -28,6 +28,11 @@ enum class Use { own, remainder, near };
 
 constexpr int kNowhere = -(1 << 30);
 
+template <typename T>
+__host__ __device__ int columns(const Problem& in) {
+  return (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns;
+}
+
 struct Row {               // row threadIdx.x % 64
   int unit;                // token, or block; kNowhere: no live row
   float offset, exponent;  // its position is origin + offset
@@ -41,6 +46,7 @@ struct Gather {
   int batch, level, first_unit, end_unit;  // tokens (level 0) or blocks
   int origin;                              // first token of the rows
   Row row;
+  int column;         // first channel
   int part, parts;    // of the targets that cover the rows
   bool add_ = false;  // the sums hold something
 
@@ -136,7 +142,7 @@ struct Gather {
     if (n < count) {
       const Weighted* targets = shared.targets[n % kRing] + Load::first_row();
       // What comes after the last channel is not written.
-      const int d = min(static_cast<int>(blockIdx.y) * Wide<T>::kColumns + Load::piece() * 8, in.channels - 8);
+      const int d = min(column + Load::piece() * 8, in.channels - 8);
       const int shift = in.first_position();
       const T* dy = static_cast<const T*>(out.dy) +
                     (static_cast<std::int64_t>(batch) * in.targets - shift) * in.channels + d;  // of position 0
@@ -237,8 +243,9 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
-  const int batch = blockIdx.x % in.batch;
-  int group = blockIdx.x / in.batch, level = in.tree.last, blocks = 0, parts = 1;
+  const Share share(columns<T>(in));
+  const int batch = share.work % in.batch, column = share.part * Wide<T>::kColumns;
+  int group = share.work / in.batch, level = in.tree.last, blocks = 0, parts = 1;
   for (;; --level) {  // 8 blocks a group, in so many parts, level after level, the longest sums first
     blocks = in.tree.count(level);
     parts = in.tree.parts(level);
@@ -255,18 +262,18 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   const Row row{log_weight != minus_infinity() ? block : kNowhere,
                 node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level), block_exponent(log_weight)};
   Wide<T> product;
-  Gather<T> gather{in,  out,  shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
-                   row, part, parts};
+  Gather<T> gather{in,  out,    shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
+                   row, column, part,   parts};
   gather.template run<false, kCausal>(product);
   const int width = gradient_width(in.channels);
   float* to = out.gradient + in.tree.part_block(batch, level, part, group * 8) * kNodes * width;
-  const int rows = min(8, blocks - group * 8) * kNodes, column = blockIdx.y * Wide<T>::kColumns;
+  const int rows = min(8, blocks - group * 8) * kNodes;
   product.each([&](int c, int k, float& v0, float& v1) {
     const int r = matrix_row(k);
     if (r >= rows || column + c >= width - kMassColumns) return;
     *reinterpret_cast<float2*>(to + r * width + column + c) = make_float2(v0, v1);
   });
-  if (blockIdx.y == 0 && static_cast<int>(threadIdx.x) < rows) {
+  if (share.part == 0 && static_cast<int>(threadIdx.x) < rows) {
     auto* last = reinterpret_cast<float4*>(to + threadIdx.x * width + width - kMassColumns);
     last[0] = make_float4(shared.mass[0][threadIdx.x] + shared.mass[1][threadIdx.x], 0, 0, 0);
     last[1] = make_float4(0, 0, 0, 0);
@@ -331,8 +338,9 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& own = *reinterpret_cast<TokensShared<T>*>(memory);
   auto& shared = own.gather;
-  const int batch = blockIdx.x % in.batch, group = blockIdx.x / in.batch, j0 = group * kTile;
-  const int column = blockIdx.y * Wide<T>::kColumns;
+  const Share share(columns<T>(in));
+  const int batch = share.work % in.batch, group = share.work / in.batch, j0 = group * kTile;
+  const int column = share.part * Wide<T>::kColumns;
   // What does not depend on anything is asked for at once.
   const int own_token = j0 + static_cast<int>(threadIdx.x);
   const bool has_token = threadIdx.x < kTile && own_token < in.tokens;
@@ -369,7 +377,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     const int r = threadIdx.x % kTile;
     const float log_weight = own.log[r];
     const Row row{log_weight != minus_infinity() ? j0 + r : kNowhere, static_cast<float>(r), log_weight};
-    Gather<T> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile), j0, row, 0, 1};
+    Gather<T> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile), j0, row, column, 0, 1};
     gather.template run<true, kCausal>(product);
   }
   unsigned char* rows = shared.rows[1];  // and on, into the first weights
@@ -422,7 +430,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     dot[k] += __shfl_xor_sync(0xffffffffu, dot[k], 2);
     if (lane_id() % 4 != 0 || j >= in.tokens) continue;
     float dl = dot[k];
-    if (blockIdx.y == 0) {
+    if (share.part == 0) {
       dl -= shared.mass[0][r] + shared.mass[1][r];
       if (tree) {
         const float weight = exp2f(log_weight - exponent);
@@ -435,7 +443,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     if (out.partial == nullptr) {
       out.dlog_weight[token] = dl;
     } else {
-      out.partial[static_cast<std::int64_t>(blockIdx.y) * in.batch * in.tokens + token] = dl;
+      out.partial[static_cast<std::int64_t>(share.part) * in.batch * in.tokens + token] = dl;
     }
   }
   __syncwarp();
@@ -448,11 +456,6 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   });
 }
 
-template <typename T>
-int columns(const Problem& in) {
-  return (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns;
-}
-
 }  // namespace
 
 template <typename T>
@@ -462,7 +465,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const dim3 grid(groups * in.batch, columns<T>(in));
+  const dim3 grid(groups * in.batch * columns<T>(in));
   return in.causal ? launch<matrix_blocks_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                    : launch<matrix_blocks_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
 }
@@ -470,7 +473,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
   constexpr int kBytes = sizeof(TokensShared<T>);
-  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns<T>(in));
+  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns<T>(in));
   const cudaError_t error = out.natural != nullptr
                                 ? launch<matrix_tokens_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                                 : launch<matrix_tokens_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);

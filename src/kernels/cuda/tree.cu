@@ -45,10 +45,10 @@ __device__ float4 add_scaled(float4 a, float s, float4 b) {
 struct Place {  // where a thread block stands: blocks from `first` of level `low` on, channels from `column` on
   int batch, first, column;
 };
-__device__ Place place(const Problem& in, int low) {
+__device__ Place place(const Problem& in, int low, int channels) {
   const int groups = ((in.tokens - 1) >> (low + kRaise)) + 1;
-  return {static_cast<int>(blockIdx.x) / groups, static_cast<int>(blockIdx.x) % groups * kBlocks,
-          static_cast<int>(blockIdx.y) * kTreeColumns};
+  const Share share((channels + kTreeColumns - 1) / kTreeColumns);
+  return {share.work / groups, share.work % groups * kBlocks, share.part * kTreeColumns};
 }
 __device__ int blocks_at(const Problem& in, int level) {
   return level > in.tree.last ? 0 : in.tree.offset[level - kLeaf + 1] - in.tree.offset[level - kLeaf];
@@ -330,7 +330,7 @@ __device__ void write_level(const Problem& in, const Place& at, int level, int f
       if (at.column + column + 1 < in.channels) to[1] = from_float<T>(from[1]);
     }
   }
-  if (blockIdx.y == 0) {
+  if (at.column == 0) {
     for (int r = threadIdx.x; r < count * kNodes; r += kThreads)
       in.mass[node + r] = rows[r * kRowStride + kTreeColumns];
   }
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__
   after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<UpShared*>(memory);
-  const Place at = place(in, low);
+  const Place at = place(in, low, in.channels);
   BlockLogs logs;
   if (low == kLeaf) logs.load(in, at);  // asked for before it is known whether they are needed
   if (!uses_tree(in, at.batch)) return;
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__
     float* to = shared.rows[k & 1];
     // The masses, which the first channels' thread block writes, come last.
     const int parents = kBlocks >> k, columns = parents * kTreeColumns;
-    for (int p = threadIdx.x; p < columns + (blockIdx.y == 0 ? parents : 0); p += kThreads) {
+    for (int p = threadIdx.x; p < columns + (at.column == 0 ? parents : 0); p += kThreads) {
       const int parent = p < columns ? p / kTreeColumns : p - columns;
       const int column = p < columns ? p % kTreeColumns : kTreeColumns;
       float child[2 * kNodes];
@@ -418,7 +418,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
   constexpr int kVectors = kTreeColumns / 4;
   static_assert(kThreads == kBlocks * kVectors);
   __shared__ float4 rows[2][kBlocks / 2 * kNodes * kVectors];
-  const Place at = place(in, low);
+  const Place at = place(in, low, gradient_width(in.channels));
   if (!uses_tree(in, at.batch)) return;
   const int vector = threadIdx.x % kVectors, c = threadIdx.x / kVectors, width = gradient_width(in.channels);
   const int column = at.column + vector * 4;
@@ -475,7 +475,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
 
 dim3 tree_grid(const Problem& in, int low, int channels) {
   const int groups = ((in.tokens - 1) >> (low + kRaise)) + 1;
-  return dim3(groups * in.batch, (channels + kTreeColumns - 1) / kTreeColumns);
+  return dim3(groups * in.batch * ((channels + kTreeColumns - 1) / kTreeColumns));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -63,10 +64,6 @@ struct Inputs {
     args.sigma = this->sigma.const_data_ptr();
   }
 
-  at::Tensor scratch(std::size_t bytes) const {
-    return at::empty({static_cast<std::int64_t>(bytes)}, x.options().dtype(at::kByte));
-  }
-
   at::Tensor x, log_weight, sigma;
   cuda::Pool1d args;
 };
@@ -81,7 +78,7 @@ std::tuple<at::Tensor, at::Tensor> pool1d_keep_cuda(const at::Tensor& x, const a
   }
   const Inputs in(x, log_weight, sigma, causal, algorithm);
   auto y = empty_rows(C10_AS_INTARRAYREF_SLOW(sizes), in.args.channels, x.options());
-  auto kept = in.scratch(cuda::pool1d_kept(in.args));
+  auto kept = at::empty({static_cast<std::int64_t>(cuda::pool1d_kept(in.args))}, x.options().dtype(at::kByte));
   C10_CUDA_CHECK(
       cuda::pool1d(in.args, y.mutable_data_ptr(), kept.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
   return {without_padding(y, x.size(-1)), kept};
@@ -108,10 +105,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cuda(const at::Te
   TORCH_CHECK(!kept || (kept->scalar_type() == at::kByte && kept->device() == x.device() &&
                         static_cast<std::size_t>(kept->numel()) == cuda::pool1d_kept(in.args)),
               "contextpool::pool1d: kept is not what _pool1d_keep gave for these inputs");
-  const auto scratch = in.scratch(cuda::pool1d_backward_workspace(in.args, kept.has_value()));
+  const auto scratch =
+      c10::cuda::CUDACachingAllocator::get()->allocate(cuda::pool1d_backward_workspace(in.args, kept.has_value()));
   C10_CUDA_CHECK(cuda::pool1d_backward(
       in.args, dy.const_data_ptr(), dx.mutable_data_ptr(), dlog_weight.mutable_data_ptr(), dsigma.mutable_data_ptr(),
-      kept ? kept->const_data_ptr() : nullptr, scratch.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
+      kept ? kept->const_data_ptr() : nullptr, scratch.get(), c10::cuda::getCurrentCUDAStream()));
   return {without_padding(dx, x.size(-1)), dlog_weight, dsigma};
 }
 
