@@ -55,7 +55,9 @@ struct Gather {
   __device__ bool covers(Use use, int half) const {
     const int4 bound = out.bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + half];
     if (use == Use::own) return bound.x < end_unit && bound.y > first_unit;
-    return bound.z <= bound.w && ((bound.z + 1) >> level) <= end_unit && ((bound.w + 1) >> level) > first_unit;
+    // Remainders are blocks of even number: one ends where (position + 1) >> level is odd.
+    const int first = max((bound.z + 1) >> level, first_unit + 1), last = min((bound.w + 1) >> level, end_unit);
+    return bound.z <= bound.w && (first < last || (first == last && (first & 1) != 0));
   }
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
