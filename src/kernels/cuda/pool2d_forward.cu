@@ -61,10 +61,9 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
   P product;
   SumIn<S> mass[2] = {};
   const auto use = [&](const Pairs<T>& a, const Pairs<T>& /*falloff*/, const S* rows, int patch_row) {
-    const Pairs<T> w = P::rounded(a);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) mass[r].add((w.at[r][0] + w.at[r][1]) + (w.at[r][2] + w.at[r][3]));
-    product.add_rounded(shared.product, w, rows, patch_row);
+    for (int r = 0; r < 2; ++r) mass[r].add((a.at[r][0] + a.at[r][1]) + (a.at[r][2] + a.at[r][3]));
+    product.add(shared.product, a, rows, patch_row);
   };
   over_sources<S, kChannels>(map, block, own, x, l, shared.stages, shared.sources, use);
   if (!block.inside) return;

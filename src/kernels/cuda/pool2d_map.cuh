@@ -29,8 +29,7 @@ template <typename S>
 struct Storage {
   using T = float;
   static constexpr int kMostChannels = sizeof(S) == 2 ? 128 : 64;
-  static constexpr bool kCoarse = std::is_same_v<S, __nv_bfloat16>;
-  static constexpr double kDrop = kCoarse ? 13 : 18, kGradientDrop = kCoarse ? 16.5 : 21.5;
+  static constexpr double kDrop = 18, kGradientDrop = 21.5;
   __device__ static T load(S v) { return to_float(v); }
   __device__ static S store(T v) { return from_float<S>(v); }
 };

@@ -84,34 +84,13 @@ struct Product {
   // Weights are taken as the sum of two numbers of the storage type, so that they are as good as float: a result of few
   // sources would otherwise be off by more than its own rounding.
   __device__ void add(Shared& /*shared*/, const Pairs<T>& w, const S* other, int /*patch_row*/) {
-    add_as<true>(w, other);
-  }
-  // Weights as one number of the storage type: where the result is divided by the sum of the rounded ones.
-  __device__ void add_rounded(Shared& /*shared*/, const Pairs<T>& w, const S* other, int /*patch_row*/) {
-    add_as<false>(w, other);
-  }
-  __device__ static Pairs<T> rounded(const Pairs<T>& w) {
-    Pairs<T> result;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int k = 0; k < 4; k += 2) {
-        const Pair<S> part = Pair<S>::of(w.at[r][k], w.at[r][k + 1]);
-        result.at[r][k] = part.first();
-        result.at[r][k + 1] = part.second();
-      }
-    }
-    return result;
-  }
-  template <bool kTwo>
-  __device__ void add_as(const Pairs<T>& w, const S* other) {
     unsigned high[4], low[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const T left = w.at[k % 2][k / 2 * 2], right = w.at[k % 2][k / 2 * 2 + 1];
       const Pair<S> part = Pair<S>::of(left, right);
       high[k] = part.bits;
-      if (kTwo) low[k] = Pair<S>::of(left - part.first(), right - part.second()).bits;
+      low[k] = Pair<S>::of(left - part.first(), right - part.second()).bits;
     }
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const S* row = other + lane % 16 * kPitch<S, kChannels> + lane / 16 * 8;
@@ -121,10 +100,8 @@ struct Product {
       load_matrices<true>(b, row + n * 16);
       multiply(sums[2 * n], high, b[0], b[1], S{});
       multiply(sums[2 * n + 1], high, b[2], b[3], S{});
-      if constexpr (kTwo) {
-        multiply(sums[2 * n], low, b[0], b[1], S{});
-        multiply(sums[2 * n + 1], low, b[2], b[3], S{});
-      }
+      multiply(sums[2 * n], low, b[0], b[1], S{});
+      multiply(sums[2 * n + 1], low, b[2], b[3], S{});
     }
   }
   __device__ void finish() {}
@@ -292,11 +269,6 @@ struct PlainProduct {
       }
     }
   }
-
-  __device__ void add_rounded(Shared& shared, const Pairs<T>& w, const T* other, int row) {
-    add(shared, w, other, row);
-  }
-  __device__ static Pairs<T> rounded(const Pairs<T>& w) { return w; }
 
   __device__ static int row(int slot) { return static_cast<int>(threadIdx.x) % 32 / 8 * kRows + slot; }
 
