@@ -362,6 +362,15 @@ def host(op):
     step = lambda: torch.autograd.grad(op(xs, ls, ss, False, "auto"), (xs, ls, ss), dy)  # noqa: E731
     print(f"{microseconds(step):7.1f}  forward and backward through autograd")
     print(f"{microseconds(lambda: torch.autograd.grad(xs * w, (xs,), dy)):7.1f}  x * w through autograd")
+    scale, shift = (torch.full((x.shape[-1],), v, device="cuda", dtype=x.dtype).requires_grad_() for v in (1.0, 0.0))
+    norm = lambda: torch.nn.functional.layer_norm(xs, scale.shape, scale, shift)  # noqa: E731
+    steps = {
+        "ours": step,
+        "layer_norm": lambda: torch.autograd.grad(norm(), (xs, scale, shift), dy),
+        "x * w": lambda: torch.autograd.grad(xs * w, (xs,), dy),
+    }
+    for _ in range(3):  # as `time` measures a step: the GPU idle before
+        print("       a step:", "; ".join(f"{name} {median_ms(f, 200) * 1e3:.1f}" for name, f in steps.items()))
 
 
 def main():
