@@ -13,11 +13,11 @@ import argparse
 import importlib.util
 import json
 import math
-import statistics
 import sys
 import time
 
 import torch
+from stopwatch import copy_rate, median_ms, replay_of
 
 INF = float("inf")
 
@@ -215,40 +215,6 @@ SHAPES = [("32,256,512", False, "paper"), ("64,577,768", False, "paper"), ("32,2
           ("1,32768,512", False, "paper"), ("1,1048576,512", False, "paper")]
 
 
-def median_ms(fn, count=50):
-    for _ in range(3):
-        fn()
-    times = []
-    for _ in range(count):
-        torch.cuda.synchronize()
-        a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        a.record()
-        fn()
-        b.record()
-        torch.cuda.synchronize()
-        times.append(a.elapsed_time(b))
-    return statistics.median(times)
-
-
-def graph_of(fn):
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            fn()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        fn()
-    return graph
-
-
-def copy_rate():
-    a = torch.randn(1 << 30, device="cuda")
-    b = torch.empty_like(a)
-    return 2 * a.numel() * 4 / median_ms(lambda: b.copy_(a)) / 1e9  # TB/s
-
-
 def problem(shape, size, dtype):
     b, n, d = map(int, shape.split(","))
     g = torch.Generator("cuda").manual_seed(0)
@@ -262,9 +228,7 @@ def measure(call, x, l, sigma, graph=True):
     with torch.no_grad():
         row["fwd"] = median_ms(lambda: call(x, l, sigma))
         if graph:
-            g = graph_of(lambda: call(x, l, sigma))
-            row["fwd_graph"] = median_ms(g.replay)
-            del g
+            row["fwd_graph"] = median_ms(replay_of(lambda: call(x, l, sigma)))
     xs, ls, ss = (t.clone().requires_grad_() for t in (x, l, sigma))
     dy = torch.randn_like(x)
 
@@ -279,15 +243,13 @@ def measure(call, x, l, sigma, graph=True):
     results = 2 * x.numel() * x.element_size() + 8 * l.numel()
     row["extra_x"] = (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
     if graph:
-        g = graph_of(step)
-        row["both_graph"] = median_ms(g.replay)
-        del g
+        row["both_graph"] = median_ms(replay_of(step))
     return row
 
 
 def time_all(op, peers_path, shapes, dtype):
     rate = copy_rate()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate:.2f} TB/s")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s")
     compiled = None
     if peers_path:
         spec = importlib.util.spec_from_file_location("op_peers", peers_path)
@@ -300,7 +262,7 @@ def time_all(op, peers_path, shapes, dtype):
         x, l, sigma = problem(shape, size, dtype)
         row = dict(shape=shape, causal=causal, size=size, dtype=str(dtype)[6:])
         row.update(measure(lambda x, l, s: op(x, l, s, causal, "auto"), x, l, sigma))
-        floor = 6 * x.numel() * x.element_size() / rate / 1e9
+        floor = 6 * x.numel() * x.element_size() / rate
         row["floors"] = row["both_graph"] / floor
         row["tb_s"] = 6 * x.numel() * x.element_size() / row["both_graph"] / 1e9
         row["ns_token"] = row["both_graph"] * 1e6 / l.numel()

@@ -10,14 +10,13 @@ same run.
 """
 
 import argparse
-import statistics
 from collections.abc import Callable
 
 import contextpool
 import torch
+from stopwatch import Step, copy_rate, median_ms, replay_of
 from torch import Tensor
 
-Step = Callable[[], object]
 RATIO = 0.05  # of the side: the largest sigma
 # batch, channels, side, stride, dtype, channels last
 CASES = (
@@ -68,35 +67,6 @@ def step(f: Callable[..., Tensor], tensors: list[Tensor], stride: int) -> Step:
     return lambda: torch.autograd.grad(f(*leaves, stride), leaves, dy)
 
 
-def median_ms(call: Step, count: int) -> float:
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(count):
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
-
-
-def replay_of(call: Step) -> Step:
-    """The call as a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def extra(call: Step, results: int) -> int:
     """Bytes at the highest, beyond the results."""
     torch.cuda.empty_cache()
@@ -104,13 +74,6 @@ def extra(call: Step, results: int) -> int:
     before = torch.cuda.memory_allocated()
     call()
     return torch.cuda.max_memory_allocated() - before - results
-
-
-def copy_rate() -> float:
-    """Bytes a millisecond, read and written."""
-    a = torch.randn(1 << 28, device="cuda")
-    b = torch.empty_like(a)
-    return 2 * a.nbytes / median_ms(lambda: b.copy_(a), 20)
 
 
 def table(count: int) -> None:

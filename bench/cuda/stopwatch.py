@@ -1,0 +1,44 @@
+"""How the benches here measure time on a GPU: medians of single calls between two events, the GPU idle before."""
+
+import statistics
+from collections.abc import Callable
+
+import torch
+
+Step = Callable[[], object]
+
+
+def median_ms(call: Step, count: int = 50) -> float:
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(count):
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def replay_of(call: Step) -> Step:
+    """The call as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def copy_rate() -> float:
+    """Bytes a millisecond, read and written."""
+    a = torch.randn(1 << 30, device="cuda")
+    b = torch.empty_like(a)
+    return 2 * a.nbytes / median_ms(lambda: b.copy_(a))
