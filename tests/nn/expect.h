@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <vector>
+
 namespace contextpool::testing {
 
 // The largest difference, measured against the largest value expected (at least 1).
@@ -19,6 +21,25 @@ inline double difference(const torch::Tensor& got, const torch::Tensor& expected
 
 inline torch::Tensor random(torch::IntArrayRef sizes, torch::ScalarType type = torch::kFloat64) {
   return torch::randn(sizes, torch::kFloat64).to(type);
+}
+
+// forward([2, tokens, features]) of the tokens before each cut, and its gradient, has the same bits whatever follows.
+template <typename Forward>
+void expect_no_bit_of_the_future(const Forward& forward, int64_t tokens, int64_t features,
+                                 const std::vector<int64_t>& cuts) {
+  for (const int64_t t : cuts) {
+    const auto x = random({2, tokens, features}, torch::kFloat32).requires_grad_();
+    auto other = x.detach().clone();
+    other.slice(1, t) = 5 * random({2, tokens - t, features}, torch::kFloat32);
+    other.requires_grad_();
+    const torch::Tensor past = forward(x).slice(1, 0, t), other_past = forward(other).slice(1, 0, t);
+    EXPECT_TRUE(torch::equal(past, other_past)) << "cut " << t;
+    const auto weight = random(past.sizes(), torch::kFloat32);
+    const auto gradient = torch::autograd::grad({past}, {x}, {weight})[0];
+    const auto other_gradient = torch::autograd::grad({other_past}, {other}, {weight})[0];
+    EXPECT_TRUE((gradient.slice(1, t) == 0).all().item<bool>()) << "cut " << t;
+    EXPECT_TRUE(torch::equal(gradient, other_gradient)) << "cut " << t;
+  }
 }
 
 }  // namespace contextpool::testing

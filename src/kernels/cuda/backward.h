@@ -17,7 +17,7 @@ struct __align__(16) Weighted {
   int begin, count;  // sources
   int position;
   float c;    // c_i
-  int level;  // as of Target; all zero: nobody
+  int level;  // as of Target
 };
 static_assert(sizeof(Weighted) == 32);
 

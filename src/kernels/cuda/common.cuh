@@ -200,6 +200,12 @@ __device__ inline bool uses_tree(const Problem& in, int batch) {
   return starts[1] != starts[kClasses];
 }
 
+// Parts of a tile's width that the channels make.
+template <typename T>
+__host__ __device__ inline int columns_of(int channels) {
+  return (channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
+}
+
 // Which piece of work a thread block has, and which of the `across` parts of its channels. Thread blocks that read
 // different channels of the same rows stand side by side: memory likes it.
 struct Share {

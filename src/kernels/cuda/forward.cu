@@ -199,7 +199,7 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   // Where there are tiles enough, a thread block does all channels of one: its sources are looked up once.
   const bool many = tiles * in.batch >= kManyTiles;
-  const dim3 grid(tiles * in.batch, many ? 1 : (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns);
+  const dim3 grid(tiles * in.batch, many ? 1 : columns_of<T>(in.channels));
   constexpr int kBytes = sizeof(ForwardShared<T>);
   return launch<forward_kernel<T>>(grid, kThreads, kBytes, stream, in, part, y, near_mass);
 }

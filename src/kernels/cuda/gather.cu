@@ -415,11 +415,6 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int
   out[k] = sum;
 }
 
-template <typename T>
-int columns(const Problem& in) {
-  return (in.channels + Product<T>::kColumns - 1) / Product<T>::kColumns;
-}
-
 }  // namespace
 
 template <typename T>
@@ -429,16 +424,17 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
   constexpr int kBytes = sizeof(GatherShared<T>);
-  return launch<gather_blocks_kernel<T>>(dim3(groups * in.batch, columns<T>(in)), kThreads, kBytes, stream, in, out);
+  return launch<gather_blocks_kernel<T>>(dim3(groups * in.batch, columns_of<T>(in.channels)), kThreads, kBytes, stream,
+                                         in, out);
 }
 
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns<T>(in));
+  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns_of<T>(in.channels));
   const cudaError_t error = launch<gather_tokens_kernel<T>>(grid, kThreads, kBytes, stream, in, out);
   if (error != cudaSuccess || out.partial == nullptr) return error;
-  return add_partials(in, out, columns<T>(in), stream);
+  return add_partials(in, out, columns_of<T>(in.channels), stream);
 }
 
 cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream) {

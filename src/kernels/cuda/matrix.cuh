@@ -251,13 +251,6 @@ struct PanelLoader {
       copy<k + 1>(even, odd, row);
     }
   }
-  template <int k = 0, typename Row, typename Valid>
-  __device__ static void copy_valid(unsigned even, unsigned odd, Row row, Valid valid) {
-    if constexpr (k < kCount) {
-      if (valid(k)) copy_piece<k * kStep / 8 * 8 * kPanelRow>(k * kStep % 8 == 0 ? even : odd, row(k));
-      copy_valid<k + 1>(even, odd, row, valid);
-    }
-  }
   // Where in shared memory this thread's pieces go: of its first row, and (kStep 4) of the next.
   struct To {
     unsigned even, odd;
@@ -279,11 +272,6 @@ struct PanelLoader {
   template <typename Row>
   __device__ static void load(const To& to, Row row) {
     copy(to.even, to.odd, row);
-  }
-  // There are such channels; where a row is not valid nothing is brought, and anything may be found.
-  template <typename Row, typename Valid>
-  __device__ static void load_valid(const To& to, Row row, Valid valid) {
-    copy_valid(to.even, to.odd, row, valid);
   }
 };
 

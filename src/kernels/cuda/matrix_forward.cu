@@ -245,7 +245,7 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   constexpr int kBytes = sizeof(WideShared<T>);
   const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
-  const int across = many ? 1 : (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns;
+  const int across = many ? 1 : columns_of<T>(in.channels);
   const dim3 grid(tiles * in.batch * across);
   return part == Part::all
              ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass, across)

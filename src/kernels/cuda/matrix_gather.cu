@@ -28,11 +28,6 @@ enum class Use { own, remainder, near };
 
 constexpr int kNowhere = -(1 << 30);
 
-template <typename T>
-__host__ __device__ int columns(const Problem& in) {
-  return (in.channels + Wide<T>::kColumns - 1) / Wide<T>::kColumns;
-}
-
 struct Row {               // row threadIdx.x % 64
   int unit;                // token, or block; kNowhere: no live row
   float offset, exponent;  // its position is origin + offset
@@ -245,7 +240,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
-  const Share share(columns<T>(in));
+  const Share share(columns_of<T>(in.channels));
   const int batch = share.work % in.batch, column = share.part * Wide<T>::kColumns;
   int group = share.work / in.batch, level = in.tree.last, blocks = 0, parts = 1;
   for (;; --level) {  // 8 blocks a group, in so many parts, level after level, the longest sums first
@@ -340,7 +335,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& own = *reinterpret_cast<TokensShared<T>*>(memory);
   auto& shared = own.gather;
-  const Share share(columns<T>(in));
+  const Share share(columns_of<T>(in.channels));
   const int batch = share.work % in.batch, group = share.work / in.batch, j0 = group * kTile;
   const int column = share.part * Wide<T>::kColumns;
   // What does not depend on anything is asked for at once.
@@ -467,7 +462,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
   constexpr int kBytes = sizeof(GatherShared<T>);
-  const dim3 grid(groups * in.batch * columns<T>(in));
+  const dim3 grid(groups * in.batch * columns_of<T>(in.channels));
   return in.causal ? launch<matrix_blocks_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                    : launch<matrix_blocks_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
 }
@@ -475,12 +470,12 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
   constexpr int kBytes = sizeof(TokensShared<T>);
-  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns<T>(in));
+  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns_of<T>(in.channels));
   const cudaError_t error = out.natural != nullptr
                                 ? launch<matrix_tokens_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                                 : launch<matrix_tokens_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
   if (error != cudaSuccess || out.partial == nullptr) return error;
-  return add_partials(in, out, columns<T>(in), stream);
+  return add_partials(in, out, columns_of<T>(in.channels), stream);
 }
 
 template cudaError_t gather_blocks<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);

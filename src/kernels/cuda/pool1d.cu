@@ -4,6 +4,7 @@
 // levels; causal ones first over each target's last tokens, as they come.
 #include "kernels/cuda/pool1d.h"
 
+#include "kernels/cuda/arena.h"
 #include "kernels/cuda/backward.h"
 #include "kernels/cuda/forward.h"
 #include "kernels/cuda/plain.h"
@@ -14,23 +15,6 @@ namespace contextpool::cuda {
 namespace {
 
 constexpr std::int64_t kFewTargets = 16;  // no tree where there are fewer targets than tokens by this factor
-
-// Hands out pieces of one allocation; with a null base it only counts.
-class Arena {
- public:
-  explicit Arena(void* base) : base_(static_cast<unsigned char*>(base)) {}
-  template <typename T>
-  T* take(std::int64_t count) {
-    const std::size_t at = size_;
-    size_ += (static_cast<std::size_t>(count) * sizeof(T) + 255) / 256 * 256;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
-  }
-  std::size_t size() const { return size_; }
-
- private:
-  unsigned char* base_;
-  std::size_t size_ = 0;
-};
 
 struct Scratch {
   Problem problem;  // its memory: the plan and the tree, made by the forward
@@ -99,7 +83,7 @@ std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
   if (s.sorted()) {
     b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * gradient_width(p.channels));
   }
-  const std::int64_t columns = (in.channels + TileOf<T>::columns - 1) / TileOf<T>::columns;
+  const std::int64_t columns = columns_of<T>(p.channels);
   if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
   return arena.size();
 }

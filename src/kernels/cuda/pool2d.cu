@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/arena.h"
 #include "kernels/cuda/pool2d_tiles.h"
 
 namespace contextpool::cuda {
@@ -13,25 +14,6 @@ using maps::Map;
 using maps::Scratch;
 using maps::SumOf;
 using maps::Target;
-
-// Pieces of the workspace, one after the other. With no memory it only counts.
-class Arena {
- public:
-  explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
-
-  template <typename T>
-  T* take(std::int64_t count) {
-    constexpr std::size_t kAlignment = 256;
-    char* piece = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    return reinterpret_cast<T*>(piece);
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  char* memory_;
-  std::size_t used_ = 0;
-};
 
 template <typename Body>
 auto with_type(Type type, const Body& body) {
@@ -162,11 +144,11 @@ bool pool2d_fits(const Pool2d& in) {
 }
 
 std::size_t pool2d_workspace(const Pool2d& in) {
-  return with_type(in.type, [&](auto zero) { return Forward<decltype(zero)>(in, nullptr).arena.used(); });
+  return with_type(in.type, [&](auto zero) { return Forward<decltype(zero)>(in, nullptr).arena.size(); });
 }
 
 std::size_t pool2d_backward_workspace(const Pool2d& in) {
-  return with_type(in.type, [&](auto zero) { return Backward<decltype(zero)>(in, nullptr).arena.used(); });
+  return with_type(in.type, [&](auto zero) { return Backward<decltype(zero)>(in, nullptr).arena.size(); });
 }
 
 cudaError_t pool2d(const Pool2d& in, void* y, void* workspace, cudaStream_t stream) {

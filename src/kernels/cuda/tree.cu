@@ -106,7 +106,7 @@ struct BlockLogs {
   }
 };
 
-// One of a warp's two blocks at the lowest level: this thread's share of its rows, at store(q, column, value).
+// A warp's two blocks at the lowest level: this thread's share of their rows, which store() puts together.
 template <typename T>
 struct Leaf {
   float sums[2][8][2], mass[2];  // node lane / 4; channels 8 n + 2 (lane % 4) and the next

@@ -131,8 +131,8 @@ struct Tile {
   }
 
   // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses.
-  // Calls listed(how many) as soon as the list is there: the rows can be on their way while the exponents are looked
-  // up. Where it has got to is kept in shared memory, not in registers.
+  // Calls when_listed(how many) as soon as the list is there: the rows can be on their way while the exponents are
+  // looked up. Where it has got to is kept in shared memory, not in registers.
   template <typename T, int kSlots, typename Listed>
   __device__ int next_groups(Listed when_listed) {
     constexpr int kGroupRows = kSlots * kSlot, kGroups = kListRows / kGroupRows, kCompact = 64 / kSlots;
