@@ -17,7 +17,7 @@ import sys
 import time
 
 import torch
-from stopwatch import copy_rate, median_ms, replay_of
+from stopwatch import copy_rate, medians_ms, replay_of
 
 INF = float("inf")
 
@@ -179,6 +179,7 @@ def check(op, quick):
                       (dtype, 1, 300, 300, 40, causal, "wide", "normal", "pyramid"),
                       (dtype, 1, 2048, 1, 40, causal, "wide", "normal", "auto"),
                       (dtype, 1, 5000, 5000, 64, causal, "wide", "normal", "auto"),
+                      (dtype, 1, 9000, 9000, 24, causal, "all", "normal", "auto"),
                       (dtype, 1, 1200, 1200, 64, causal, "wide", "cluster", "window")]
     if quick:
         cases = [c for c in cases if c[0] in (bf, f4)]
@@ -223,28 +224,21 @@ def problem(shape, size, dtype):
     return x, l, sizes(size, b, n, n, g)
 
 
-def measure(call, x, l, sigma, graph=True):
-    row = {}
-    with torch.no_grad():
-        row["fwd"] = median_ms(lambda: call(x, l, sigma))
-        if graph:
-            row["fwd_graph"] = median_ms(replay_of(lambda: call(x, l, sigma)))
-    xs, ls, ss = (t.clone().requires_grad_() for t in (x, l, sigma))
+def step_of(call, x, l, sigma):
+    """Forward and backward as one call."""
+    x, l, sigma = (t.clone().requires_grad_() for t in (x, l, sigma))
     dy = torch.randn_like(x)
+    return lambda: torch.autograd.grad(call(x, l, sigma), (x, l, sigma), dy)
 
-    def step():
-        torch.autograd.grad(call(xs, ls, ss), (xs, ls, ss), dy)
 
+def extra_memory(step, x, l):
+    """What a step takes at the highest beyond its results (y, dx, dl, dsigma), in sizes of x."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    row["both"] = median_ms(step)
-    # beyond the results themselves (y, dx, dl, dsigma), in sizes of x
+    step()
     results = 2 * x.numel() * x.element_size() + 8 * l.numel()
-    row["extra_x"] = (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
-    if graph:
-        row["both_graph"] = median_ms(replay_of(step))
-    return row
+    return (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
 
 
 def time_all(op, peers_path, shapes, dtype):
@@ -261,15 +255,29 @@ def time_all(op, peers_path, shapes, dtype):
             continue
         x, l, sigma = problem(shape, size, dtype)
         row = dict(shape=shape, causal=causal, size=size, dtype=str(dtype)[6:])
-        row.update(measure(lambda x, l, s: op(x, l, s, causal, "auto"), x, l, sigma))
+        ours = lambda x, l, s: op(x, l, s, causal, "auto")  # noqa: E731
+        theirs = None
+        if compiled is not None and x.shape[1] <= 32768:
+            theirs = lambda x, l, s: compiled(x, l, s, causal)  # noqa: E731
+        with torch.no_grad():
+            calls = [lambda: ours(x, l, sigma), replay_of(lambda: ours(x, l, sigma))]
+            if theirs:
+                calls.append(lambda: theirs(x, l, sigma))
+            row.update(zip(("fwd", "fwd_graph", "compile_fwd"), medians_ms(*calls)))
+        step = step_of(ours, x, l, sigma)
+        row["extra_x"] = extra_memory(step, x, l)
+        calls = [step, replay_of(step)]
+        if theirs:
+            calls.append(step_of(theirs, x, l, sigma))
+        row.update(zip(("both", "both_graph", "compile_both"), medians_ms(*calls)))
+        del calls, step
         floor = 6 * x.numel() * x.element_size() / rate
         row["floors"] = row["both_graph"] / floor
         row["tb_s"] = 6 * x.numel() * x.element_size() / row["both_graph"] / 1e9
         row["ns_token"] = row["both_graph"] * 1e6 / l.numel()
-        if compiled is not None and x.shape[1] <= 32768:
-            theirs = measure(lambda x, l, s: compiled(x, l, s, causal), x, l, sigma, graph=False)
-            row.update(compile_fwd=theirs["fwd"], compile_both=theirs["both"],
-                       times_eager=theirs["both"] / row["both"], times_graph=theirs["both"] / row["both_graph"])
+        if theirs:
+            row["times_eager"] = row["compile_both"] / row["both"]
+            row["times_graph"] = row["compile_both"] / row["both_graph"]
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         del x, l, sigma
         torch.cuda.empty_cache()
@@ -300,7 +308,7 @@ def host(op):
     """What a call costs the host, which only shows where the GPU has little to do."""
     x, l, sigma = problem("32,256,512", "paper", torch.bfloat16)
     dy, w = torch.randn_like(x), torch.ones_like(x)
-    xs, ls, ss = (t.clone().requires_grad_() for t in (x, l, sigma))
+    xs = x.clone().requires_grad_()
 
     def microseconds(call, count=2000):
         for _ in range(50):
@@ -321,7 +329,7 @@ def host(op):
         }
         for name, call in calls.items():
             print(f"{microseconds(call):7.1f}  {name}")
-    step = lambda: torch.autograd.grad(op(xs, ls, ss, False, "auto"), (xs, ls, ss), dy)  # noqa: E731
+    step = step_of(lambda x, l, s: op(x, l, s, False, "auto"), x, l, sigma)
     print(f"{microseconds(step):7.1f}  forward and backward through autograd")
     print(f"{microseconds(lambda: torch.autograd.grad(xs * w, (xs,), dy)):7.1f}  x * w through autograd")
     scale, shift = (torch.full((x.shape[-1],), v, device="cuda", dtype=x.dtype).requires_grad_() for v in (1.0, 0.0))
@@ -331,8 +339,8 @@ def host(op):
         "layer_norm": lambda: torch.autograd.grad(norm(), (xs, scale, shift), dy),
         "x * w": lambda: torch.autograd.grad(xs * w, (xs,), dy),
     }
-    for _ in range(3):  # as `time` measures a step: the GPU idle before
-        print("       a step:", "; ".join(f"{name} {median_ms(f, 200) * 1e3:.1f}" for name, f in steps.items()))
+    for name, ms in zip(steps, medians_ms(*steps.values(), count=500)):  # as `time` measures: the GPU idle before
+        print(f"{ms * 1e3:7.1f}  a step of {name}, to the end of its work on the GPU")
 
 
 def main():

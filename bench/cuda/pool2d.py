@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import contextpool
 import torch
-from stopwatch import Step, copy_rate, median_ms, replay_of
+from stopwatch import Step, copy_rate, medians_ms, replay_of
 from torch import Tensor
 
 RATIO = 0.05  # of the side: the largest sigma
@@ -81,7 +81,7 @@ def table(count: int) -> None:
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s; milliseconds,")
     print(f"medians of {count}; sigma uniform up to {RATIO} of the side; `faster`: torch.compile over ours in replay")
     print("(eager in brackets); difference of the two y in units of max |x|.\n")
-    head = ["map", "dtype", "format", "forward", "replay", "compiled", "fwd+bwd", "replay", "floors", "dense",
+    head = ["map", "dtype", "format", "forward", "replay", "dense", "compiled", "fwd+bwd", "replay", "floors", "dense",
             "compiled", "faster: forward", "fwd+bwd", "memory / x", "dense's", "difference"]  # fmt: skip
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
     for batch, channels, side, stride, dtype, last in CASES:
@@ -91,20 +91,19 @@ def table(count: int) -> None:
         with torch.no_grad():
             y, other = pool(*tensors, stride), compiled(*tensors, stride)
             difference = (y.float() - other.float()).abs().max() / tensors[0].abs().max()
-            forward = median_ms(lambda: pool(*tensors, stride), count)
-            forward_replay = median_ms(replay_of(lambda: pool(*tensors, stride)), count)
-            forward_compiled = median_ms(lambda: compiled(*tensors, stride), count)
+            pools = [lambda f=f: f(*tensors, stride) for f in (pool, dense, compiled)]
+            forward, forward_dense, forward_compiled, forward_replay = medians_ms(
+                *pools, replay_of(pools[0]), count=count)
         ours, theirs = step(pool, tensors, stride), step(compiled, tensors, stride)
         eager = step(dense, tensors, stride)
-        both, both_replay = median_ms(ours, count), median_ms(replay_of(ours), count)
-        both_dense, both_compiled = median_ms(eager, count), median_ms(theirs, count)
+        both, both_dense, both_compiled, both_replay = medians_ms(ours, eager, theirs, replay_of(ours), count=count)
         results = y.nbytes + sum(t.nbytes for t in tensors)
         memory = [extra(call, results) / tensors[0].nbytes for call in (ours, theirs)]
         floor = (2 * y.nbytes + 3 * tensors[0].nbytes) / rate
         row = [f"{batch} x {channels} x {side}²" + (f" / {stride}" if stride > 1 else ""),
                str(dtype).removeprefix("torch."), "last" if last else "first",
-               f"{forward:.3f}", f"{forward_replay:.3f}", f"{forward_compiled:.3f}", f"{both:.3f}",
-               f"{both_replay:.3f}", f"{both_replay / floor:.1f}", f"{both_dense:.3f}", f"{both_compiled:.3f}",
+               f"{forward:.3f}", f"{forward_replay:.3f}", f"{forward_dense:.3f}", f"{forward_compiled:.3f}",
+               f"{both:.3f}", f"{both_replay:.3f}", f"{both_replay / floor:.1f}", f"{both_dense:.3f}", f"{both_compiled:.3f}",
                f"{forward_compiled / forward_replay:.1f} ({forward_compiled / forward:.1f})",
                f"{both_compiled / both_replay:.1f} ({both_compiled / both:.1f})", f"{memory[0]:.1f}",
                f"{memory[1]:.1f}", f"{difference:.0e}"]  # fmt: skip

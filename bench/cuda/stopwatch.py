@@ -8,19 +8,22 @@ import torch
 Step = Callable[[], object]
 
 
-def median_ms(call: Step, count: int = 50) -> float:
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(count):
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+def medians_ms(*calls: Step, count: int = 50, rounds: int = 5) -> list[float]:
+    """Of each call; the calls take turns, since a host has its faster and slower seconds."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, own in zip(calls, times):
+            for _ in range(3):
+                call()
+            for _ in range(-(-count // rounds)):
+                torch.cuda.synchronize()
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                own.append(begin.elapsed_time(end))
+    return [statistics.median(own) for own in times]
 
 
 def replay_of(call: Step) -> Step:
@@ -41,4 +44,4 @@ def copy_rate() -> float:
     """Bytes a millisecond, read and written."""
     a = torch.randn(1 << 30, device="cuda")
     b = torch.empty_like(a)
-    return 2 * a.nbytes / median_ms(lambda: b.copy_(a))
+    return 2 * a.nbytes / medians_ms(lambda: b.copy_(a))[0]

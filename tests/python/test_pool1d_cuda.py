@@ -172,3 +172,19 @@ def test_memory_stays_linear():
     before = torch.cuda.memory_allocated()
     run(x, l, sigma, False, dy)
     assert torch.cuda.max_memory_allocated() - before <= 5 * x.numel() * x.element_size()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [2048, 10000])
+def test_sees_what_was_written_just_before(n, dtype):
+    """Kernels start while others end; none may look at memory before its writer is done, or at an older copy of it."""
+    given = [inputs(4, n, n, 256, dtype, seed=k) for k in range(3)]
+    want = [run(x, l, sigma, False, dy) for x, l, sigma, dy in given]
+    x, l, sigma, dy = (t.clone() for t in given[0])
+    got = []
+    for k in range(12):
+        for mine, other in zip((x, l, sigma, dy), given[k % 3]):
+            mine.copy_(other)
+        got.append(run(x, l, sigma, False, dy))
+    for k, results in enumerate(got):
+        assert all(torch.equal(a, b) for a, b in zip(results, want[k % 3]))

@@ -70,6 +70,7 @@ struct Problem {
   float* quad_log;   // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
   Target* plan;      // [batch, targets]
   Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned
+  int* wide;       // [batch]: whether a target may use the tree, by its size; for the tree itself, made beside the plan
   int* class_tile;  // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
   int tiles;        // per sequence, at most
 

@@ -1,7 +1,7 @@
 // The transpose of the forward sum in float32, owned by source rows: 64 rows at a time gather from the targets whose
 // sources include them (32 at a time, weights on the fly). No atomics: the same bits every run. (matrix_gather.cu has
 // the half types.)
-#include "kernels/cuda/backward.h"
+#include "kernels/cuda/gather.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
 
@@ -9,9 +9,6 @@ namespace contextpool::cuda {
 namespace {
 
 __device__ const LeafTable kLeafTable = LeafTable();
-
-constexpr int kRing = 4;  // stages of targets: they arrive two stages before the rows that they name
-static_assert(kStages == 3);
 
 template <typename T>
 struct GatherShared {
@@ -24,9 +21,6 @@ struct GatherShared {
   int list[kThreads];
   int warp_count[kThreads / 32];
 };
-
-// How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
-enum class Use { own, remainder, near };
 
 struct Row {  // one of the 64; position base + offset
   int unit;   // token, or block
@@ -49,51 +43,13 @@ struct Gather {
   const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(batch) * in.targets * in.channels;
   const Weighted* tiled = out.tiled + static_cast<std::int64_t>(batch) * in.tiles * kTile;
 
-  __device__ bool covers(Use use, int half) const {
-    const int4 bound = out.bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + half];
-    if (use == Use::own) return bound.x < end_unit && bound.y > first_unit;
-    // Remainders are blocks of even number: one ends where (position + 1) >> level is odd.
-    const int first = max((bound.z + 1) >> level, first_unit + 1), last = min((bound.w + 1) >> level, end_unit);
-    return bound.z <= bound.w && (first < last || (first == last && (first & 1) != 0));
-  }
-
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <bool kCareful>
   __device__ void add(Use use, int begin, int end, Product<T>& product, float& mass) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int from = 0, to = 0x7fffffff, seen = 0;  // this part's share of the groups that cover the rows
-    if (parts > 1) {
-      int mine = 0;
-      for (int k = begin + threadIdx.x; k < end; k += kThreads) mine += covers(use, k) ? 1 : 0;
-      mine = __reduce_add_sync(0xffffffffu, mine);
-      __syncthreads();
-      if (lane == 0) shared.warp_count[warp] = mine;
-      __syncthreads();
-      int total = 0;
-      for (int w = 0; w < kThreads / 32; ++w) total += shared.warp_count[w];
-      from = static_cast<int>(static_cast<std::int64_t>(total) * part / parts);
-      to = static_cast<int>(static_cast<std::int64_t>(total) * (part + 1) / parts);
-    }
-#pragma unroll 1
-    for (int base = begin; base < end && seen < to; base += kThreads) {
-      const int candidate = base + threadIdx.x;
-      const bool covered = candidate < end && (use == Use::near || covers(use, candidate));
-      const unsigned votes = __ballot_sync(0xffffffffu, covered);
-      __syncthreads();
-      if (lane == 0) shared.warp_count[warp] = __popc(votes);
-      __syncthreads();
-      int before = 0, count = 0;
-      for (int w = 0; w < kThreads / 32; ++w) {
-        before += w < warp ? shared.warp_count[w] : 0;
-        count += shared.warp_count[w];
-      }
-      const int first = max(0, from - seen), last = min(count, to - seen);
-      const int at = before + __popc(votes & ((1u << lane) - 1)) - first;
-      if (covered && at >= 0 && at < last - first) shared.list[at] = candidate;
-      seen += count;
-      __syncthreads();
-      if (first < last) process<kCareful>(use, last - first, product, mass);
-    }
+    over_groups<kThreads>(
+        begin, end, part, parts, shared.list, shared.warp_count,
+        [&](int group) { return use == Use::near || covers(in, out, use, batch, level, first_unit, end_unit, group); },
+        [&](int count) { process<kCareful>(use, count, product, mass); });
   }
 
   template <bool kCareful>

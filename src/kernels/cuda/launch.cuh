@@ -16,6 +16,15 @@ __device__ inline void after_previous() {
 #endif
 }
 
+// Lets the next kernel start once all thread blocks of this one have come here. For a kernel after which comes one that
+// has something to do before its after_previous(): it needs what was done before this one, but nothing of this one.
+// What this kernel's after_previous() waited for is done by then.
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 // What a device has been told and asked about a kernel; once, not at every call.
 struct KernelState {
   bool known;

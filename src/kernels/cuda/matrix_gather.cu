@@ -1,7 +1,7 @@
 // The transpose of the forward sum for half types, owned by source rows: 64 rows and 256 channels a thread block gather
 // from the targets whose sources include them (32 at a time, weights on the fly, matrix units). No atomics: the same
 // bits every run.
-#include "kernels/cuda/backward.h"
+#include "kernels/cuda/gather.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matrix.cuh"
 
@@ -9,9 +9,6 @@ namespace contextpool::cuda {
 namespace {
 
 __device__ const LeafTable kLeafTable = LeafTable();
-
-constexpr int kRing = 4;  // stages of targets: they arrive two stages before the rows that they name
-static_assert(kStages == 3);
 
 template <typename T>
 struct GatherShared {
@@ -22,9 +19,6 @@ struct GatherShared {
   int list[kWarpgroup];
   int warp_count[kWarpgroup / 32];
 };
-
-// How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
-enum class Use { own, remainder, near };
 
 constexpr int kNowhere = -(1 << 30);
 
@@ -47,50 +41,15 @@ struct Gather {
 
   using Load = PanelLoader<T, kRows, 4>;
 
-  __device__ bool covers(Use use, int half) const {
-    const int4 bound = out.bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + half];
-    if (use == Use::own) return bound.x < end_unit && bound.y > first_unit;
-    // Remainders are blocks of even number: one ends where (position + 1) >> level is odd.
-    const int first = max((bound.z + 1) >> level, first_unit + 1), last = min((bound.w + 1) >> level, end_unit);
-    return bound.z <= bound.w && (first < last || (first == last && (first & 1) != 0));
-  }
-
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <Use kUse, bool kTokens>
   __device__ void add(int begin, int end, bool careful, Wide<T>& product, float& mass) {
-    int from = 0, to = 0x7fffffff, seen = 0;  // this part's share of the groups that cover the rows
-    if (parts > 1) {
-      int mine = 0;
-      for (int k = begin + threadIdx.x; k < end; k += kWarpgroup) mine += covers(kUse, k) ? 1 : 0;
-      mine = __reduce_add_sync(0xffffffffu, mine);
-      __syncthreads();
-      if (lane_id() == 0) shared.warp_count[warp_id()] = mine;
-      __syncthreads();
-      int total = 0;
-      for (int w = 0; w < kWarpgroup / 32; ++w) total += shared.warp_count[w];
-      from = static_cast<int>(static_cast<std::int64_t>(total) * part / parts);
-      to = static_cast<int>(static_cast<std::int64_t>(total) * (part + 1) / parts);
-    }
-#pragma unroll 1
-    for (int base = begin; base < end && seen < to; base += kWarpgroup) {
-      const int candidate = base + threadIdx.x;
-      const bool covered = candidate < end && (kUse == Use::near || covers(kUse, candidate));
-      const unsigned votes = __ballot_sync(0xffffffffu, covered);
-      __syncthreads();
-      if (lane_id() == 0) shared.warp_count[warp_id()] = __popc(votes);
-      __syncthreads();
-      int before = 0, count = 0;
-      for (int w = 0; w < kWarpgroup / 32; ++w) {
-        before += w < warp_id() ? shared.warp_count[w] : 0;
-        count += shared.warp_count[w];
-      }
-      const int first = max(0, from - seen), last = min(count, to - seen);
-      const int at = before + __popc(votes & ((1u << lane_id()) - 1)) - first;
-      if (covered && at >= 0 && at < last - first) shared.list[at] = candidate;
-      seen += count;
-      __syncthreads();
-      if (first < last) process<kUse, kTokens>(last - first, careful, product, mass);
-    }
+    over_groups<kWarpgroup>(
+        begin, end, part, parts, shared.list, shared.warp_count,
+        [&](int group) {
+          return kUse == Use::near || covers(in, out, kUse, batch, level, first_unit, end_unit, group);
+        },
+        [&](int count) { process<kUse, kTokens>(count, careful, product, mass); });
   }
 
   template <Use kUse, bool kTokens>

@@ -30,16 +30,39 @@ struct Lanes {
     for (int k = kLanes / 2; k > 0; k /= 2) v = ::max(v, __shfl_xor_sync(mask, v, k));
     return v;
   }
-  __device__ bool any(bool v) const { return __any_sync(mask, v); }
+  // (A vote of a part of a warp takes its parts one after another.)
+  __device__ bool any(bool v) const { return max(v ? 1 : 0) != 0; }
 };
 
 __device__ float square(float v) { return v * v; }
 
+// Quick ones, for bounds that have room for a millionth.
+__device__ float quick_log(float v) { return __log2f(v); }
+__device__ float quick_inverse(float v) { return __fdividef(1.f, v); }
+__device__ float quick_root(float v) {
+  asm("sqrt.approx.f32 %0, %0;" : "+f"(v));
+  return v;
+}
+
+__device__ float max_or_nan(float a, float b) {
+  float v;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
+
 // Their sum bounds log2 of the error of interpolating exp(-t^2 / 2 sigma^2) with 8 nodes over a block, against its
 // largest value there: length and near, the distance of the block, in sigma. Checked for lengths up to 3 and all of the
 // support.
-__device__ float interpolation_error(float length) { return -22.8f + 8.f * log2f(length); }
+__device__ float interpolation_error(float length) { return -22.8f + 8.f * quick_log(length); }
 __device__ float interpolation_error_growth(float near) { return 2.3f * fmaxf(0.f, near - 1.f); }
+
+// The level of the tree that a size asks for at most; 0: none.
+__device__ int level_of_size(const Problem& in, const Precision& precision, float sigma) {
+  const float longest = precision.reach * sigma;
+  return longest < static_cast<float>(1 << kLeaf)           ? 0
+         : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
+                                                            : ilogbf(longest);
+}
 
 template <int kLanes>
 struct Planner {
@@ -104,8 +127,8 @@ struct Planner {
     single = lanes.any(bad);
     if (single) return true;
     // A window cut inside its first and last 32 tokens may have nothing else: then all are looked at.
-    const float threshold = least - precision.cut - log2f(static_cast<float>(end - begin));
-    const float unit = 1.f / target.scale;
+    const float threshold = least - precision.cut - quick_log(static_cast<float>(end - begin));
+    const float unit = quick_inverse(target.scale);
     int from = end, to = begin;
 #pragma unroll 2
     for (int q = first + lanes.lane; q <= last; q += kLanes) {
@@ -114,7 +137,7 @@ struct Planner {
       const float bound = top - square(target.scale * near_distance(t0, t1));
       if (!(top > minus_infinity()) || bound < threshold) continue;
       // No token of these that is further away than this matters.
-      const float away = fminf(ceilf(sqrtf(top - threshold) * unit * 1.0001f), static_cast<float>(in.tokens));
+      const float away = fminf(ceilf(quick_root(top - threshold) * unit * 1.0001f), static_cast<float>(in.tokens));
       const int reach = static_cast<int>(away);
       from = min(from, max(t0, position - reach));
       to = max(to, min(t1, position + reach) + 1);
@@ -131,23 +154,32 @@ struct Planner {
   }
 
   // log2 of the squared distance of a token.
-  __device__ float log_square(int j) const {
-    return 2.f * log2f(static_cast<float>(abs(position - j)));  // of the token itself: -inf
-  }
+  __device__ float log_square(float distance) const {
+    return 2.f * quick_log(fabsf(distance));
+  }  // of its own token: -inf
 
   __device__ void by_single_tokens(int begin, int end) {
     const float* l = token_logs();
-    const auto value = [&](int j) { return l[j] * kLog2e - square(target.scale * static_cast<float>(position - j)); };
+    const auto value = [&](float log_weight, float distance) {
+      return fmaf(log_weight, kLog2e, -square(target.scale * distance));
+    };
     const bool steep = target.sigma < kSteep;
     float best = minus_infinity(), moment = minus_infinity();
-    bool bad = false;
-#pragma unroll 4
-    for (int j = begin + lanes.lane; j < end; j += kLanes) {
-      const float v = value(j);
-      bad = bad || !(v < __int_as_float(0x7f800000));
-      best = fmaxf(best, v);
-      if (steep) moment = fmaxf(moment, v + log_square(j));
+    constexpr int kAhead = 4;  // tokens of a thread on their way at once
+    for (int j = begin + lanes.lane; j < end; j += kAhead * kLanes) {
+      const auto distance = static_cast<float>(position - j);
+      float v[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) v[k] = j + k * kLanes < end ? l[j + k * kLanes] : minus_infinity();
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const float t = distance - static_cast<float>(k * kLanes);
+        v[k] = value(v[k], t);
+        best = max_or_nan(best, v[k]);
+        if (steep) moment = fmaxf(moment, v[k] + log_square(t));
+      }
     }
+    const bool bad = !(best < __int_as_float(0x7f800000));
     best = lanes.max(best);
     target.begin = begin;
     target.end = end;
@@ -160,25 +192,23 @@ struct Planner {
       return;
     }
     target.exponent = ceilf(best);
-    const float margin = precision.cut + log2f(static_cast<float>(end - begin)), least = best - margin;
+    const float margin = precision.cut + quick_log(static_cast<float>(end - begin)), least = best - margin;
     const float least_moment = steep ? lanes.max(moment) - margin : 0.f;
     const auto matters = [&](int j) {
       if (j < begin || j >= end) return false;
-      const float v = value(j);
-      return v >= least || (steep && v > minus_infinity() && v + log_square(j) >= least_moment);
+      const auto t = static_cast<float>(position - j);
+      const float v = value(l[j], t);
+      return v >= least || (steep && v > minus_infinity() && v + log_square(t) >= least_moment);
     };
     // From both ends inwards, some at a time, to the first that matters. (The best does, but for rounding.)
-    bool found = false;
-    for (int j = begin; j < end && !found; j += kLanes) {
-      const bool here = matters(j + lanes.lane);
-      found = lanes.any(here);
-      if (found) target.begin = -lanes.max(here ? -(j + lanes.lane) : -end);
+    constexpr int kNone = -(1 << 30);
+    for (int j = begin, found = kNone; j < end && found == kNone; j += kLanes) {
+      found = lanes.max(matters(j + lanes.lane) ? -(j + lanes.lane) : kNone);
+      if (found != kNone) target.begin = -found;
     }
-    found = false;
-    for (int j = end - 1; j >= target.begin && !found; j -= kLanes) {
-      const bool here = matters(j - lanes.lane);
-      found = lanes.any(here);
-      if (found) target.end = lanes.max(here ? j - lanes.lane : -1) + 1;
+    for (int j = end - 1, found = kNone; j >= target.begin && found == kNone; j -= kLanes) {
+      found = lanes.max(matters(j - lanes.lane) ? j - lanes.lane : kNone);
+      if (found != kNone) target.end = found + 1;
     }
   }
 
@@ -223,8 +253,8 @@ struct Planner {
       end = right || (left && in.causal) ? high + 1 : left ? min(high + 1, (first + 1) << level) : low;
       return Verdict::tokens;
     }
-    const float threshold = least - precision.cut - log2f(static_cast<float>(max(1, last - first + 1)));
-    const float unit = 1.f / target.sigma, error = interpolation_error(static_cast<float>(length) * unit);
+    const float threshold = least - precision.cut - quick_log(static_cast<float>(max(1, last - first + 1)));
+    const float unit = quick_inverse(target.sigma), error = interpolation_error(static_cast<float>(length) * unit);
     int kept_first = last + 1, kept_last = first - 1;
     bool exact = true;
     for (int b = first + lanes.lane; b <= last; b += kLanes) {
@@ -256,10 +286,7 @@ struct Planner {
   __device__ void run() {
     int begin = low, end = high + 1;
     if (in.tree.exists() && high > low) {
-      const float longest = precision.reach * target.sigma;
-      int level = longest < static_cast<float>(1 << kLeaf)           ? 0
-                  : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
-                                                                     : ilogbf(longest);
+      int level = level_of_size(in, precision, target.sigma);
       for (; level >= kLeaf; --level) {
         const Verdict verdict = by_blocks(level, begin, end);
         if (verdict == Verdict::planned) return;
@@ -282,37 +309,56 @@ __device__ float quad_log(float v) {
   return bad ? not_a_number() : v;
 }
 
-// The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has 64 tokens. Clears the counts.
+// The largest weight of 32 tokens, and the weight of the smallest blocks: a warp has those of 64 tokens at a time, in
+// all the k-th of `blocks` blocks of 64 for k = first, first + step, ...
+__device__ void leaf_logs(const Problem& in, int b, int first, int step, int blocks) {
+  static_assert(kLeaf == 6 && kRows == 32);
+  constexpr int kAhead = 4;  // blocks on their way at once
+  const int quads = (in.tokens + kRows - 1) / kRows, lane = threadIdx.x % 32;
+  for (int k0 = first; k0 < blocks; k0 += kAhead * step) {
+    float v[kAhead][2];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) v[k][h] = token_log(in, b, ((k0 + k * step) * 2 + h) * 32 + lane);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int block = k0 + k * step;
+      if (block >= blocks) break;
+      float most[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        most[h] = quad_log(v[k][h]);
+        const int q = block * 2 + h;
+        if (lane == 0 && q < quads) in.quad_log[static_cast<std::int64_t>(b) * quads + q] = most[h];
+      }
+      if (!in.tree.exists()) continue;
+      const bool bad = isnan(most[0]) || isnan(most[1]);
+      const float top = fmaxf(most[0], most[1]);
+      float total = top > minus_infinity() ? exp2f(v[k][0] - top) + exp2f(v[k][1] - top) : 0.f;
+      for (int n = 16; n > 0; n /= 2) total += __shfl_xor_sync(0xffffffffu, total, n);
+      if (lane == 0) {
+        in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad ? not_a_number()
+                                                                              : top > minus_infinity()
+                                                                                  ? top + log2f(total)
+                                                                                  : minus_infinity();
+      }
+    }
+  }
+}
+
+// Of long sequences; a warp has 64 tokens. Clears the counts.
 __global__ void __launch_bounds__(kThreads)
     token_logs_kernel(const __grid_constant__ Problem in, int blocks, int* counts, std::int64_t count) {
   after_previous();
-  static_assert(kLeaf == 6 && kRows == 32);
   for (std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; k < count;
        k += static_cast<std::int64_t>(gridDim.x) * kThreads) {
     counts[k] = 0;
   }
   const std::int64_t g = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   if (g >= static_cast<std::int64_t>(in.batch) * blocks) return;
-  const int b = static_cast<int>(g / blocks), block = static_cast<int>(g % blocks), lane = threadIdx.x % 32;
-  const int quads = (in.tokens + kRows - 1) / kRows;
-  float v[2], most[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) v[h] = token_log(in, b, (block * 2 + h) * 32 + lane);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    most[h] = quad_log(v[h]);
-    if (lane == 0 && block * 2 + h < quads) in.quad_log[static_cast<std::int64_t>(b) * quads + block * 2 + h] = most[h];
-  }
-  if (!in.tree.exists()) return;
-  const bool bad = isnan(most[0]) || isnan(most[1]);
-  const float top = fmaxf(most[0], most[1]);
-  float total = top > minus_infinity() ? exp2f(v[0] - top) + exp2f(v[1] - top) : 0.f;
-  for (int k = 16; k > 0; k /= 2) total += __shfl_xor_sync(0xffffffffu, total, k);
-  if (lane == 0) {
-    in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad                      ? not_a_number()
-                                                                          : top > minus_infinity() ? top + log2f(total)
-                                                                                                   : minus_infinity();
-  }
+  leaf_logs(in, static_cast<int>(g / blocks), static_cast<int>(g % blocks), blocks, blocks);
 }
 
 __device__ float add_logs(float a, float b) {
@@ -321,10 +367,33 @@ __device__ float add_logs(float a, float b) {
   return low == minus_infinity() ? high : high + log2f(1.f + exp2f(low - high));
 }
 
-// The weights of larger blocks, level after level.
-__global__ void __launch_bounds__(kSortChunk) block_logs_kernel(const __grid_constant__ Problem in) {
+// The weights of larger blocks, level after level, and whether a target may use them; a thread block has a sequence.
+// kAlone: nobody has made those of the smallest blocks and cleared the counts.
+template <bool kAlone>
+__global__ void __launch_bounds__(kSortChunk)
+    block_logs_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts,
+                      int chunks) {
   after_previous();
-  float* logs = in.block_log + static_cast<std::int64_t>(blockIdx.x) * in.tree.blocks;
+  const int b = static_cast<int>(blockIdx.x);
+  if constexpr (kAlone) {
+    for (int k = threadIdx.x; k < chunks * kClasses; k += kSortChunk) counts[b * chunks * kClasses + k] = 0;
+    leaf_logs(in, b, static_cast<int>(threadIdx.x) / 32, kSortChunk / 32, in.tree.count(kLeaf));
+  }
+  const float* sigma = in.sigma + static_cast<std::int64_t>(b) * in.targets;
+  bool wide = false;
+  for (int m0 = 0; m0 < in.targets && !wide; m0 += 8 * kSortChunk) {
+    float size[8], most = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {  // all on their way at once
+      const int m = m0 + k * kSortChunk + static_cast<int>(threadIdx.x);
+      size[k] = m < in.targets ? sigma[m] : 0.f;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) most = fmaxf(most, size[k]);
+    wide = __syncthreads_or(level_of_size(in, precision, most) > 0) != 0;
+  }
+  if (threadIdx.x == 0) in.wide[b] = wide ? 1 : 0;
+  float* logs = in.block_log + static_cast<std::int64_t>(b) * in.tree.blocks;
   for (int k = kLeaf + 1; k <= in.tree.last; ++k) {
     const float* from = logs + in.tree.offset[k - 1 - kLeaf];
     for (int c = threadIdx.x; c < in.tree.count(k); c += kSortChunk) {
@@ -341,6 +410,7 @@ __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts,
                 int chunks) {
   after_previous();
+  if (in.tree.exists()) let_next_start();
   constexpr int kTargets = kThreads / kLanes;  // of a thread block
   const int blocks = (in.targets + kTargets - 1) / kTargets, b = static_cast<int>(blockIdx.x) / blocks;
   const int m = static_cast<int>(blockIdx.x) % blocks * kTargets + static_cast<int>(threadIdx.x) / kLanes;
@@ -481,21 +551,28 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
     return launch<plan_kernel<kShortLanes, true>>(plan_blocks(kShortLanes), kThreads, 0, stream, in, precision, counts,
                                                   chunks);
   }
-  const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
-  const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
-  cudaError_t error = launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32),
-                                                kThreads, 0, stream, in, leaves, counts, cleared);
-  if (error == cudaSuccess && in.tree.last > kLeaf) {
-    error = launch<block_logs_kernel>(dim3(in.batch), kSortChunk, 0, stream, in);
+  cudaError_t error = cudaSuccess;
+  if (in.tree.exists() && in.tokens <= kLogsAlone) {
+    error = launch<block_logs_kernel<true>>(dim3(in.batch), kSortChunk, 0, stream, in, precision, counts, chunks);
+  } else {
+    const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
+    const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
+    error = launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32), kThreads,
+                                      0, stream, in, leaves, counts, cleared);
+    if (error == cudaSuccess && in.tree.exists()) {
+      error = launch<block_logs_kernel<false>>(dim3(in.batch), kSortChunk, 0, stream, in, precision, counts, chunks);
+    }
   }
   if (error == cudaSuccess) {
     error = launch<plan_kernel<kLongLanes, false>>(plan_blocks(kLongLanes), kThreads, 0, stream, in, precision, counts,
                                                    chunks);
   }
-  if (error == cudaSuccess && in.sorted != nullptr) {
-    error = launch<sort_kernel>(dim3(in.batch * chunks), kSortChunk, 0, stream, in, counts, chunks);
-  }
   return error;
+}
+
+cudaError_t sort_targets(const Problem& in, const int* counts, cudaStream_t stream) {
+  const int chunks = sort_chunks(in.targets);
+  return launch<sort_kernel>(dim3(in.batch * chunks), kSortChunk, 0, stream, in, counts, chunks);
 }
 
 }  // namespace contextpool::cuda

@@ -16,7 +16,11 @@ struct Precision {
 int sort_chunks(int targets);
 int max_sorted_tiles(int targets, const Tree& tree);
 
-// Fills in.quad_log, in.plan and, with a tree, in.block_log, class_tile and sorted. counts: [batch, chunks, kClasses].
+// Fills in.quad_log, in.plan and, with a tree, in.block_log, in.wide and counts [batch, chunks, kClasses]. With a tree,
+// the kernel that comes next may start before the plan is made: see let_next_start().
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
+
+// Fills in.class_tile and in.sorted.
+cudaError_t sort_targets(const Problem& in, const int* counts, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

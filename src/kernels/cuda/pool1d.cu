@@ -61,6 +61,7 @@ Scratch lay_out(const Pool1d& in, void* kept) {
     p.sorted = arena.take<Target>(in.batch * p.tiles * kTile);
     s.counts = arena.take<int>(in.batch * sort_chunks(p.targets) * kClasses);
     p.class_tile = arena.take<int>(in.batch * (kClasses + 1));
+    p.wide = arena.take<int>(in.batch);
   }
   p.plan = arena.take<Target>(in.batch * in.targets);
   p.quad_log = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
@@ -109,7 +110,10 @@ Precision precision_of<__half>() {
 template <typename T>
 cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
   CONTEXTPOOL_RETURN_IF_ERROR(plan_targets(s.problem, precision_of<T>(), s.counts, stream));
-  return s.sorted() ? build_tree<T>(s.problem, stream) : cudaSuccess;
+  if (!s.sorted()) return cudaSuccess;
+  CONTEXTPOOL_RETURN_IF_ERROR(raise_tokens<T>(s.problem, stream));
+  CONTEXTPOOL_RETURN_IF_ERROR(sort_targets(s.problem, s.counts, stream));
+  return raise_blocks<T>(s.problem, stream);
 }
 
 template <typename T>

@@ -12,20 +12,26 @@ constexpr int kScoreRows = 64;  // source rows of one step of the scores
 constexpr int kScoreStages = 3;
 constexpr int kResident = 512;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
 constexpr int kSquareStages = 3;  // the same on the matrix units
-constexpr int kListRows = 512;    // source rows whose weights' exponents are brought to shared memory at once
-constexpr int kManyTiles = 1024;  // tiles above which a thread block does all channels of one
-constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
+// Where the tiles of the scores have many source rows, dy stays in shared memory: up to so many panels of 64 channels.
+constexpr int kStayingPanels = 8, kStayingStages = 4;
+constexpr int kStayingTokens = 4096;      // longer sequences have most targets in blocks, which are few rows;
+constexpr int kStayingTargets = 1 << 16;  // but where there are not many thread blocks, each may have more memory
+constexpr int kListRows = 512;            // source rows whose weights' exponents are brought to shared memory at once
+constexpr int kManyTiles = 1024;          // tiles above which a thread block does all channels of one
+constexpr int kLeastTile = 2;             // targets of a tile where neighbours in the order are far apart
 
 constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
 constexpr int kNodes = 8;           // Chebyshev nodes of a block
 constexpr int kLeaf = 6;            // log2 of the tokens of the smallest block
-constexpr int kRaise = 4;           // levels one tree kernel goes up or down inside a thread block
+constexpr int kRaiseUp = 3;         // levels one tree kernel goes up inside a thread block
+constexpr int kRaiseDown = 4;       // ... or down
 constexpr int kTreeColumns = 64;    // channels of a thread block of the tree kernels
 constexpr int kMaxLevels = 26;      // levels 6 .. 31
 constexpr int kClasses = 24;        // tokens, then levels 6 .. 28
 constexpr int kSortChunk = 1024;    // targets of a thread block of the sort
 constexpr int kShortLanes = 8;      // threads that plan a target of a short sequence together: there are few targets
 constexpr int kLongLanes = 4;
+constexpr int kLogsAlone = 8192;  // tokens of a sequence up to which one thread block makes all its weights of blocks
 // A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for
 // each of these sizes that the batch reaches.
 constexpr int kSplit = 7;

@@ -13,9 +13,10 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr int kBlocks = 1 << kRaise;  // of the lowest level in a thread block
 constexpr int kWarps = kThreads / 32;
-static_assert(kBlocks == 2 * kWarps && kTreeColumns == 64);
+// Blocks of the lowest level in a thread block that goes up (a warp has one) or down.
+constexpr int kUpBlocks = 1 << kRaiseUp, kDownBlocks = 1 << kRaiseDown;
+static_assert(kUpBlocks == kWarps && kTreeColumns == 64);
 
 // up[q'][c * 8 + q]: L_q' at node q of child c.
 struct RaiseTable {
@@ -45,10 +46,11 @@ __device__ float4 add_scaled(float4 a, float s, float4 b) {
 struct Place {  // where a thread block stands: blocks from `first` of level `low` on, channels from `column` on
   int batch, first, column;
 };
-__device__ Place place(const Problem& in, int low, int channels) {
-  const int groups = ((in.tokens - 1) >> (low + kRaise)) + 1;
+// raise: levels that it goes up or down.
+__device__ Place place(const Problem& in, int low, int raise, int channels) {
+  const int groups = ((in.tokens - 1) >> (low + raise)) + 1;
   const Share share((channels + kTreeColumns - 1) / kTreeColumns);
-  return {share.work / groups, share.work % groups * kBlocks, share.part * kTreeColumns};
+  return {share.work / groups, (share.work % groups) << raise, share.part * kTreeColumns};
 }
 __device__ int blocks_at(const Problem& in, int level) {
   return level > in.tree.last ? 0 : in.tree.offset[level - kLeaf + 1] - in.tree.offset[level - kLeaf];
@@ -68,82 +70,67 @@ struct UpShared {
   union {
     float weight[kWarps][1 << kLeaf][kNodes];          // float32: w_j L_q(j)
     unsigned char tokens[kWarps][kTokenRow << kLeaf];  // half types: a block of x
-    float rows[2][kBlocks * kNodes * kRowStride];      // levels, by turns
+    float rows[2][kUpBlocks * kNodes * kRowStride];    // levels, by turns
   };
-  float token_weight[kWarps][2][1 << kLeaf];  // of a warp's two blocks
-  float log[kRaise + 1][kBlocks];
+  float token_weight[kWarps][1 << kLeaf];
+  float log[kRaiseUp + 1][kUpBlocks];
 };
 
-// What the weights of the tokens of a warp's two blocks are made of.
+// What the weights of the tokens of a warp's block are made of.
 struct BlockLogs {
-  float token[2][2], block[2];
+  float token[2], block;
 
   __device__ void load(const Problem& in, const Place& at) {
     const float* l = in.log_weight + static_cast<std::int64_t>(at.batch) * in.tokens;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int b = at.first + static_cast<int>(threadIdx.x) / 32 * 2 + c, j = (b << kLeaf) + threadIdx.x % 32;
-      block[c] = b < blocks_at(in, kLeaf) ? in.block_log[block_index(in, at.batch, kLeaf, b)] : 0.f;
-      token[c][0] = j < in.tokens ? l[j] : minus_infinity();
-      token[c][1] = j + 32 < in.tokens ? l[j + 32] : minus_infinity();
-    }
+    const int b = at.first + static_cast<int>(threadIdx.x) / 32, j = (b << kLeaf) + threadIdx.x % 32;
+    block = b < blocks_at(in, kLeaf) ? __ldcg(in.block_log + block_index(in, at.batch, kLeaf, b)) : 0.f;
+    token[0] = j < in.tokens ? __ldcg(l + j) : minus_infinity();
+    token[1] = j + 32 < in.tokens ? __ldcg(l + j + 32) : minus_infinity();
   }
 
   // The weights (0: masked) to shared memory; a bit per live token.
-  __device__ void weigh(UpShared& shared, unsigned (&live)[2][2]) const {
+  __device__ void weigh(UpShared& shared, unsigned (&live)[2]) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Exponent v(token[c][h]);
-        const bool alive = v.whole != minus_infinity();
-        live[c][h] = __ballot_sync(0xffffffffu, alive);
-        shared.token_weight[warp][c][h * 32 + lane] = alive ? exp2f(v.minus(block_exponent(block[c]))) : 0.f;
-      }
+    for (int h = 0; h < 2; ++h) {
+      const Exponent v(token[h]);
+      const bool alive = v.whole != minus_infinity();
+      live[h] = __ballot_sync(0xffffffffu, alive);
+      shared.token_weight[warp][h * 32 + lane] = alive ? exp2f(v.minus(block_exponent(block))) : 0.f;
     }
     __syncwarp();
   }
 };
 
-// A warp's two blocks at the lowest level: this thread's share of their rows, which store() puts together.
+// A warp's block of the lowest level: this thread's share of its rows.
 template <typename T>
 struct Leaf {
-  float sums[2][8][2], mass[2];  // node lane / 4; channels 8 n + 2 (lane % 4) and the next
+  float sums[8][2], mass;  // node lane / 4; channels 8 n + 2 (lane % 4) and the next
 
   // On the matrix units; a weight is the sum of two numbers of the storage type, one in rows 0 - 7, one in 8 - 15.
   // Tokens come in halves of a block: one is on its way while the other is used.
   __device__ void reduce(const Problem& in, const Place& at, const BlockLogs& logs, UpShared& shared) {
-    const int warp = threadIdx.x / 32;
-    unsigned live[2][2];
+    unsigned live[2];
     logs.weigh(shared, live);
-    const int first = at.first + warp * 2, count = min(2, max(0, blocks_at(in, kLeaf) - first));
-    fetch(in, at, shared, first, 0, live[0][0], count > 0);
-    fetch(in, at, shared, first, 1, live[0][1], count > 0);
+    const int block = at.first + static_cast<int>(threadIdx.x) / 32;
+    const bool exists = block < blocks_at(in, kLeaf);
+    fetch(in, at, shared, block, 0, live[0], exists);
+    fetch(in, at, shared, block, 1, live[1], exists);
+    float sum[8][4] = {};
+    mass = 0;
+    copy_wait<1>();
+    __syncwarp();
+    if (exists) add(shared, 0, sum);
+    copy_wait<0>();
+    __syncwarp();
+    if (exists) add(shared, 1, sum);
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float sum[8][4] = {};
-      mass[c] = 0;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (c == 1 && h == 1) {
-          copy_wait<0>();
-        } else {
-          copy_wait<1>();
-        }
-        __syncwarp();
-        if (c < count) add(shared, c, h, sum);
-        __syncwarp();
-        if (c == 0) fetch(in, at, shared, first + 1, h, live[1][h], count > 1);
-      }
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        sums[c][n][0] = sum[n][0] + sum[n][2];
-        sums[c][n][1] = sum[n][1] + sum[n][3];
-      }
-      mass[c] += __shfl_xor_sync(0xffffffffu, mass[c], 1);
-      mass[c] += __shfl_xor_sync(0xffffffffu, mass[c], 2);
+    for (int n = 0; n < 8; ++n) {
+      sums[n][0] = sum[n][0] + sum[n][2];
+      sums[n][1] = sum[n][1] + sum[n][3];
     }
+    mass += __shfl_xor_sync(0xffffffffu, mass, 1);
+    mass += __shfl_xor_sync(0xffffffffu, mass, 2);
   }
 
   // Half h of a block of x to shared memory.
@@ -172,14 +159,14 @@ struct Leaf {
         for (int d = lane; d < kTreeColumns; d += 32) {
           const bool valid = (live >> r & 1) != 0 && at.column + d < in.channels;
           reinterpret_cast<T*>(tokens + token_offset(r, d / 8))[d % 8] =
-              valid ? x[r * in.x_token_stride + d] : from_float<T>(0.f);
+              valid ? __ldcg(x + r * in.x_token_stride + d) : from_float<T>(0.f);
         }
       }
     }
     copy_commit();
   }
 
-  __device__ void add(const UpShared& shared, int c, int h, float (&sum)[8][4]) {
+  __device__ void add(const UpShared& shared, int h, float (&sum)[8][4]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane / 4;
     const unsigned char* tokens = shared.tokens[warp];
 #pragma unroll
@@ -188,12 +175,12 @@ struct Leaf {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int j = k + e * 8 + lane % 4 * 2;
-        const float w0 = shared.token_weight[warp][c][j] * kLeafTable.token[j][q];
-        const float w1 = shared.token_weight[warp][c][j + 1] * kLeafTable.token[j + 1][q];
+        const float w0 = shared.token_weight[warp][j] * kLeafTable.token[j][q];
+        const float w1 = shared.token_weight[warp][j + 1] * kLeafTable.token[j + 1][q];
         const T h0 = from_float<T>(w0), h1 = from_float<T>(w1);
         a[e * 2] = pack(h0, h1);
         a[e * 2 + 1] = pack(from_float<T>(w0 - to_float(h0)), from_float<T>(w1 - to_float(h1)));
-        mass[c] += w0 + w1;
+        mass += w0 + w1;
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
@@ -207,16 +194,13 @@ struct Leaf {
 
   __device__ void store(UpShared& shared) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* row = shared.rows[0] + (warp * kNodes + lane / 4) * kRowStride;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float* row = shared.rows[0] + ((warp * 2 + c) * kNodes + lane / 4) * kRowStride;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        row[n * 8 + lane % 4 * 2] = sums[c][n][0];
-        row[n * 8 + lane % 4 * 2 + 1] = sums[c][n][1];
-      }
-      if (lane % 4 == 0) row[kTreeColumns] = mass[c];
+    for (int n = 0; n < 8; ++n) {
+      row[n * 8 + lane % 4 * 2] = sums[n][0];
+      row[n * 8 + lane % 4 * 2 + 1] = sums[n][1];
     }
+    if (lane % 4 == 0) row[kTreeColumns] = mass;
   }
 
   __device__ static unsigned pack(T low, T high) {
@@ -227,73 +211,66 @@ struct Leaf {
 
 template <>
 struct Leaf<float> {
-  float sums[2][kNodes][2], mass[2];  // channels lane and lane + 32; mass of node lane % 8
+  float sums[kNodes][2], mass;  // channels lane and lane + 32; mass of node lane % 8
 
   __device__ void reduce(const Problem& in, const Place& at, const BlockLogs& logs, UpShared& shared) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
-    unsigned live[2][2];
+    unsigned live[2];
     logs.weigh(shared, live);
+    const int j0 = (at.first + warp) << kLeaf;
+    for (int k = lane; k < (1 << kLeaf) * kNodes; k += 32) {
+      shared.weight[warp][k / kNodes][k % kNodes] =
+          shared.token_weight[warp][k / kNodes] * kLeafTable.token[k / kNodes][k % kNodes];
+    }
+    __syncwarp();
+    mass = 0;
+    for (int j = 0; j < 1 << kLeaf; ++j) mass += shared.weight[warp][j][lane % kNodes];
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int j0 = (at.first + warp * 2 + c) << kLeaf;
-      for (int k = lane; k < (1 << kLeaf) * kNodes; k += 32) {
-        shared.weight[warp][k / kNodes][k % kNodes] =
-            shared.token_weight[warp][c][k / kNodes] * kLeafTable.token[k / kNodes][k % kNodes];
-      }
-      __syncwarp();
-      mass[c] = 0;
-      for (int j = 0; j < 1 << kLeaf; ++j) mass[c] += shared.weight[warp][j][lane % kNodes];
-#pragma unroll
-      for (int q = 0; q < kNodes; ++q) sums[c][q][0] = sums[c][q][1] = 0;
-      constexpr int kAhead = 16;  // rows on their way at once
+    for (int q = 0; q < kNodes; ++q) sums[q][0] = sums[q][1] = 0;
+    constexpr int kAhead = 16;  // rows on their way at once
 #pragma unroll 1
-      for (int j = 0; j < 1 << kLeaf; j += kAhead) {
-        const unsigned alive = (j < 32 ? live[c][0] : live[c][1]) >> (j % 32);
-        float v[kAhead][2];
+    for (int j = 0; j < 1 << kLeaf; j += kAhead) {
+      const unsigned alive = live[j / 32] >> (j % 32);
+      float v[kAhead][2];
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          const float* row = x + (j0 + j + k) * in.x_token_stride;
-          const bool here = (alive >> k & 1) != 0;
-          v[k][0] = here && first ? row[lane] : 0.f;
-          v[k][1] = here && second ? row[lane + 32] : 0.f;
-        }
+      for (int k = 0; k < kAhead; ++k) {
+        const float* row = x + (j0 + j + k) * in.x_token_stride;
+        const bool here = (alive >> k & 1) != 0;
+        v[k][0] = here && first ? __ldcg(row + lane) : 0.f;
+        v[k][1] = here && second ? __ldcg(row + lane + 32) : 0.f;
+      }
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-          const float4 w0 = *reinterpret_cast<const float4*>(&shared.weight[warp][j + k][0]);
-          const float4 w1 = *reinterpret_cast<const float4*>(&shared.weight[warp][j + k][4]);
-          const float w[kNodes] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
+      for (int k = 0; k < kAhead; ++k) {
+        const float4 w0 = *reinterpret_cast<const float4*>(&shared.weight[warp][j + k][0]);
+        const float4 w1 = *reinterpret_cast<const float4*>(&shared.weight[warp][j + k][4]);
+        const float w[kNodes] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
 #pragma unroll
-          for (int q = 0; q < kNodes; ++q) {
-            sums[c][q][0] += w[q] * v[k][0];
-            sums[c][q][1] += w[q] * v[k][1];
-          }
+        for (int q = 0; q < kNodes; ++q) {
+          sums[q][0] += w[q] * v[k][0];
+          sums[q][1] += w[q] * v[k][1];
         }
       }
-      __syncwarp();
     }
   }
 
   __device__ void store(UpShared& shared) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float* rows = shared.rows[0] + warp * kNodes * kRowStride;
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float* rows = shared.rows[0] + (warp * 2 + c) * kNodes * kRowStride;
-#pragma unroll
-      for (int q = 0; q < kNodes; ++q) {
-        rows[q * kRowStride + lane] = sums[c][q][0];
-        rows[q * kRowStride + lane + 32] = sums[c][q][1];
-      }
-      if (lane < kNodes) rows[lane * kRowStride + kTreeColumns] = mass[c];
+    for (int q = 0; q < kNodes; ++q) {
+      rows[q * kRowStride + lane] = sums[q][0];
+      rows[q * kRowStride + lane + 32] = sums[q][1];
     }
+    if (lane < kNodes) rows[lane * kRowStride + kTreeColumns] = mass;
   }
 };
 
 // The same from a level already in memory.
 template <typename T>
 __device__ void read_blocks(const Problem& in, const Place& at, int low, UpShared& shared) {
-  for (int k = threadIdx.x; k < kBlocks * kNodes * kRowStride; k += kThreads) {
+  for (int k = threadIdx.x; k < kUpBlocks * kNodes * kRowStride; k += kThreads) {
     const int row = k / kRowStride, column = k % kRowStride, block = at.first + row / kNodes;
     float value = 0;
     if (block < blocks_at(in, low)) {
@@ -336,20 +313,24 @@ __device__ void write_level(const Problem& in, const Place& at, int level, int f
   }
 }
 
-// Levels low + 1 .. low + kRaise of 16 blocks of level low; those of the lowest level themselves from the tokens.
+// Levels low + 1 .. low + kRaiseUp of 8 blocks of level low; those of the lowest level themselves from the tokens.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__ Problem in, int low) {
-  after_previous();
+  // From the tokens it needs nothing of the kernel before it, the plan, and reads what is older past the nearest cache.
+  if (low > kLeaf) after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<UpShared*>(memory);
-  const Place at = place(in, low, in.channels);
+  const Place at = place(in, low, kRaiseUp, in.channels);
   BlockLogs logs;
   if (low == kLeaf) logs.load(in, at);  // asked for before it is known whether they are needed
-  if (!uses_tree(in, at.batch)) return;
-  if (threadIdx.x < (kRaise + 1) * kBlocks) {
-    const int k = threadIdx.x / kBlocks, c = threadIdx.x % kBlocks, block = (at.first >> k) + c;
-    const bool exists = c < kBlocks >> k && block < blocks_at(in, low + k);
-    shared.log[k][c] = exists ? in.block_log[block_index(in, at.batch, low + k, block)] : minus_infinity();
+  if (__ldcg(in.wide + at.batch) == 0) {
+    if (low == kLeaf) after_previous();  // whoever waits for this kernel waits for the plan, too
+    return;
+  }
+  if (threadIdx.x < (kRaiseUp + 1) * kUpBlocks) {
+    const int k = threadIdx.x / kUpBlocks, c = threadIdx.x % kUpBlocks, block = (at.first >> k) + c;
+    const bool exists = c < kUpBlocks >> k && block < blocks_at(in, low + k);
+    shared.log[k][c] = exists ? __ldcg(in.block_log + block_index(in, at.batch, low + k, block)) : minus_infinity();
   }
   if (low == kLeaf) {
     Leaf<T> leaf;
@@ -360,12 +341,12 @@ __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__
     read_blocks<T>(in, at, low, shared);
   }
   __syncthreads();
-  if (low == kLeaf) write_level<T>(in, at, low, at.first, kBlocks, shared.rows[0]);
-  for (int k = 1; k <= kRaise && low + k <= in.tree.last; ++k) {
+  if (low == kLeaf) write_level<T>(in, at, low, at.first, kUpBlocks, shared.rows[0]);
+  for (int k = 1; k <= kRaiseUp && low + k <= in.tree.last; ++k) {
     const float* from = shared.rows[(k - 1) & 1];
     float* to = shared.rows[k & 1];
     // The masses, which the first channels' thread block writes, come last.
-    const int parents = kBlocks >> k, columns = parents * kTreeColumns;
+    const int parents = kUpBlocks >> k, columns = parents * kTreeColumns;
     for (int p = threadIdx.x; p < columns + (at.column == 0 ? parents : 0); p += kThreads) {
       const int parent = p < columns ? p / kTreeColumns : p - columns;
       const int column = p < columns ? p % kTreeColumns : kTreeColumns;
@@ -387,8 +368,9 @@ __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__
       }
     }
     __syncthreads();
-    write_level<T>(in, at, low + k, at.first >> k, kBlocks >> k, to);
+    write_level<T>(in, at, low + k, at.first >> k, kUpBlocks >> k, to);
   }
+  if (low == kLeaf) after_previous();
 }
 
 // Adds the parts of every block's gradient into the first; a thread has four columns of a row.
@@ -412,13 +394,13 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(const __grid_consta
   *at = sum;
 }
 
-// Level low + kRaise and the levels between, down to level low. A thread has four columns of a block.
+// Level low + kRaiseDown and the levels between, down to level low. A thread has four columns of a block.
 __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ Problem in, int low, float* gradient) {
   after_previous();
   constexpr int kVectors = kTreeColumns / 4;
-  static_assert(kThreads == kBlocks * kVectors);
-  __shared__ float4 rows[2][kBlocks / 2 * kNodes * kVectors];
-  const Place at = place(in, low, gradient_width(in.channels));
+  static_assert(kThreads == kDownBlocks * kVectors);
+  __shared__ float4 rows[2][kDownBlocks / 2 * kNodes * kVectors];
+  const Place at = place(in, low, kRaiseDown, gradient_width(in.channels));
   if (!uses_tree(in, at.batch)) return;
   const int vector = threadIdx.x % kVectors, c = threadIdx.x / kVectors, width = gradient_width(in.channels);
   const int column = at.column + vector * 4;
@@ -435,17 +417,17 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
   };
   if (c == 0) {
     float4 sum[kNodes];
-    read(low + kRaise, at.first >> kRaise, sum);
+    read(low + kRaiseDown, at.first >> kRaiseDown, sum);
     for (int q = 0; q < kNodes; ++q) rows[0][q * kVectors + vector] = sum[q];
   }
-  for (int k = kRaise - 1; k >= 0; --k) {
+  for (int k = kRaiseDown - 1; k >= 0; --k) {
     const int block = (at.first >> k) + c;
-    const bool mine = c < kBlocks >> k, exists = mine && block < blocks_at(in, low + k);
+    const bool mine = c < kDownBlocks >> k, exists = mine && block < blocks_at(in, low + k);
     float4 own[kNodes];
     if (exists) read(low + k, block, own);
     __syncthreads();
     if (exists && low + k + 1 <= in.tree.last) {
-      const float4* from = rows[(kRaise - 1 - k) & 1] + c / 2 * kNodes * kVectors + vector;
+      const float4* from = rows[(kRaiseDown - 1 - k) & 1] + c / 2 * kNodes * kVectors + vector;
       const float s = child_scale(in.block_log[block_index(in, at.batch, low + k, block)],
                                   in.block_log[block_index(in, at.batch, low + k + 1, block >> 1)]);
 #pragma unroll
@@ -465,7 +447,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
 #pragma unroll
     for (int q = 0; q < kNodes; ++q) {
       if (k > 0) {
-        rows[(kRaise - k) & 1][(c * kNodes + q) * kVectors + vector] = own[q];
+        rows[(kRaiseDown - k) & 1][(c * kNodes + q) * kVectors + vector] = own[q];
       } else if (here) {
         row_at(low, block)[q * width / 4] = own[q];
       }
@@ -473,8 +455,8 @@ __global__ void __launch_bounds__(kThreads) down_kernel(const __grid_constant__ 
   }
 }
 
-dim3 tree_grid(const Problem& in, int low, int channels) {
-  const int groups = ((in.tokens - 1) >> (low + kRaise)) + 1;
+dim3 tree_grid(const Problem& in, int low, int raise, int channels) {
+  const int groups = ((in.tokens - 1) >> (low + raise)) + 1;
   return dim3(groups * in.batch * ((channels + kTreeColumns - 1) / kTreeColumns));
 }
 
@@ -498,12 +480,20 @@ Tree make_tree(int tokens, int batch) {
 }
 
 template <typename T>
-cudaError_t build_tree(const Problem& in, cudaStream_t stream) {
+cudaError_t raise_from(const Problem& in, int low, cudaStream_t stream) {
   constexpr int kBytes = sizeof(UpShared);
-  for (int low = kLeaf; low == kLeaf || low < in.tree.last; low += kRaise) {
-    const dim3 grid = tree_grid(in, low, in.channels);
-    const cudaError_t error = launch<up_kernel<T>>(grid, kThreads, kBytes, stream, in, low);
-    if (error != cudaSuccess) return error;
+  return launch<up_kernel<T>>(tree_grid(in, low, kRaiseUp, in.channels), kThreads, kBytes, stream, in, low);
+}
+
+template <typename T>
+cudaError_t raise_tokens(const Problem& in, cudaStream_t stream) {
+  return raise_from<T>(in, kLeaf, stream);
+}
+
+template <typename T>
+cudaError_t raise_blocks(const Problem& in, cudaStream_t stream) {
+  for (int low = kLeaf + kRaiseUp; low < in.tree.last; low += kRaiseUp) {
+    if (const cudaError_t error = raise_from<T>(in, low, stream); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
@@ -519,17 +509,21 @@ cudaError_t push_down(const Problem& in, float* gradient, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
   }
   int low = kLeaf;
-  while (low + kRaise < in.tree.last) low += kRaise;
-  for (; low >= kLeaf; low -= kRaise) {
-    const dim3 grid = tree_grid(in, low, gradient_width(in.channels));
+  while (low + kRaiseDown < in.tree.last) low += kRaiseDown;
+  for (; low >= kLeaf; low -= kRaiseDown) {
+    const dim3 grid = tree_grid(in, low, kRaiseDown, gradient_width(in.channels));
     const cudaError_t error = launch<down_kernel>(grid, kThreads, 0, stream, in, low, gradient);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
-template cudaError_t build_tree<float>(const Problem&, cudaStream_t);
-template cudaError_t build_tree<__nv_bfloat16>(const Problem&, cudaStream_t);
-template cudaError_t build_tree<__half>(const Problem&, cudaStream_t);
+#define CONTEXTPOOL_INSTANTIATE(T)                                    \
+  template cudaError_t raise_tokens<T>(const Problem&, cudaStream_t); \
+  template cudaError_t raise_blocks<T>(const Problem&, cudaStream_t);
+CONTEXTPOOL_INSTANTIATE(float)
+CONTEXTPOOL_INSTANTIATE(__nv_bfloat16)
+CONTEXTPOOL_INSTANTIATE(__half)
+#undef CONTEXTPOOL_INSTANTIATE
 
 }  // namespace contextpool::cuda

@@ -15,22 +15,30 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+struct Pooled {
+  at::Tensor y, kept;
+};
+
+Pooled pooled(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
+              std::string_view algorithm) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const bool cuda = x.is_cuda() && log_weight.is_cuda() && sigma.is_cuda();
+  if (!cuda || x.unsafeGetTensorImpl()->is_python_dispatch()) {
+    return {pool1d(x, log_weight, sigma, causal, algorithm), {}};
+  }
+  auto [y, kept] = pool1d_keep(x, log_weight, sigma, causal, algorithm);
+  return {std::move(y), std::move(kept)};
+}
+
 class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
  public:
+  // Only notes down what has been done: a GPU is at work by then.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& log_weight,
-                            const at::Tensor& sigma, bool causal, std::string_view algorithm) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    at::Tensor y, kept;
-    const bool cuda = x.is_cuda() && log_weight.is_cuda() && sigma.is_cuda();
-    if (cuda && !x.unsafeGetTensorImpl()->is_python_dispatch()) {
-      std::tie(y, kept) = pool1d_keep(x, log_weight, sigma, causal, algorithm);
-    } else {
-      y = pool1d(x, log_weight, sigma, causal, algorithm);
-    }
-    ctx->save_for_backward({x, log_weight, sigma, kept});
+                            const at::Tensor& sigma, bool causal, std::string_view algorithm, const Pooled& done) {
+    ctx->save_for_backward({x, log_weight, sigma, done.kept});
     ctx->saved_data["causal"] = causal;
     ctx->saved_data["algorithm"] = std::string(algorithm);
-    return y;
+    return done.y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -39,7 +47,7 @@ class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
     auto [dx, dlog_weight, dsigma] =
         pool1d_backward(grads[0], saved[0], saved[1], saved[2], ctx->saved_data["causal"].toBool(),
                         ctx->saved_data["algorithm"].toStringRef(), kept);
-    return {dx, dlog_weight, dsigma, {}, {}};
+    return {dx, dlog_weight, dsigma, {}, {}, {}};
   }
 };
 
@@ -64,7 +72,8 @@ class Pool1dBackwardFunction : public torch::autograd::Function<Pool1dBackwardFu
 at::Tensor pool1d_autograd(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                            std::string_view algorithm) {
   check_defined("contextpool::pool1d", x, log_weight, sigma);
-  return Pool1dFunction::apply(x, log_weight, sigma, causal, algorithm);
+  return Pool1dFunction::apply(x, log_weight, sigma, causal, algorithm,
+                               pooled(x, log_weight, sigma, causal, algorithm));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_autograd(const at::Tensor& grad, const at::Tensor& x,
