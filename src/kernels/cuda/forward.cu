@@ -11,7 +11,7 @@ namespace {
 template <typename T>
 struct ForwardShared {
   T a[2][kTile * Product<T>::kA];
-  T b[kStages][kRows * Product<T>::kB];  // at the end, the first two as one: the 64 rows of y
+  T b[kPlainPipe.stages][kRows * Product<T>::kB];  // at the end, the first two as one: the 64 rows of y
   float partial[kRows / kSlot][kTile];
   TileShared tile;
 };
@@ -76,17 +76,17 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
     weigh(0);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-      copy_wait<kStages - 2>();
+      copy_wait<kPlainPipe.stages - 2>();
       __syncthreads();
-      fetch(n + kStages - 1, next);
+      fetch(n + kPlainPipe.stages - 1, next);
       if (n + 1 < count) weigh(n + 1);
       if constexpr (kCareful) {
         careful_step(product, shared.a[n & 1], shared.b[stage]);
       } else {
         product.step(shared.a[n & 1], shared.b[stage]);
       }
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-      next = next + 1 == kStages ? 0 : next + 1;
+      stage = stage + 1 == kPlainPipe.stages ? 0 : stage + 1;
+      next = next + 1 == kPlainPipe.stages ? 0 : next + 1;
     }
     copy_wait<0>();
   }
@@ -176,7 +176,7 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass) {
   after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
@@ -200,7 +200,7 @@ cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, 
   // Where there are tiles enough, a thread block does all channels of one: its sources are looked up once.
   const bool many = tiles * in.batch >= kManyTiles;
   const dim3 grid(tiles * in.batch, many ? 1 : columns_of<T>(in.channels));
-  constexpr int kBytes = sizeof(ForwardShared<T>);
+  constexpr int kBytes = shared_bytes<ForwardShared<T>>();
   return launch<forward_kernel<T>>(grid, kThreads, kBytes, stream, in, part, y, near_mass);
 }
 

@@ -10,6 +10,8 @@ namespace {
 
 __device__ const LeafTable kLeafTable = LeafTable();
 
+constexpr int kStages = kPlainPipe.stages, kRing = ring_of(kPlainPipe);
+
 template <typename T>
 struct GatherShared {
   T a[2][kTile * Product<T>::kA];
@@ -58,16 +60,15 @@ struct Gather {
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    fetch_rows(use == Use::near, 0, count, 0);
-    fetch_rows(use == Use::near, 1, count, 1);
-    int stage = 0, next = 2;
+    for (int k = 0; k + 1 < kStages; ++k) fetch_rows(use == Use::near, k, count, k);
+    int stage = 0, next = kStages - 1;
     weigh(use, 0, mass);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-      copy_wait<1>();  // rows n and targets n + 2 are here
+      copy_wait<kStages - 2>();  // rows n and the targets of the rows asked for below are here
       __syncthreads();
       fetch_targets(use, n + kRing, count);
-      fetch_rows(use == Use::near, n + 2, count, next);
+      fetch_rows(use == Use::near, n + kStages - 1, count, next);
       if (n + 1 < count) weigh(use, n + 1, mass);
       if constexpr (kCareful) {
         careful_step(product, shared.a[n & 1], shared.b[stage]);
@@ -198,7 +199,7 @@ struct Gather {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     gather_blocks_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     gather_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
@@ -379,14 +380,14 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
   for (int k = kLeaf; k <= in.tree.last; ++k) {
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
-  constexpr int kBytes = sizeof(GatherShared<T>);
+  constexpr int kBytes = shared_bytes<GatherShared<T>>();
   return launch<gather_blocks_kernel<T>>(dim3(groups * in.batch, columns_of<T>(in.channels)), kThreads, kBytes, stream,
                                          in, out);
 }
 
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(GatherShared<T>);
+  constexpr int kBytes = shared_bytes<GatherShared<T>>();
   const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns_of<T>(in.channels));
   const cudaError_t error = launch<gather_tokens_kernel<T>>(grid, kThreads, kBytes, stream, in, out);
   if (error != cudaSuccess || out.partial == nullptr) return error;

@@ -5,8 +5,8 @@
 
 namespace contextpool::cuda {
 
-constexpr int kRing = 4;  // stages of targets: they arrive two stages before the rows that they name
-static_assert(kStages == 3);
+// Stages of targets: they arrive with the rows as many stages before those that they name.
+__host__ __device__ constexpr int ring_of(const Pipeline& pipe) { return 2 * (pipe.stages - 1); }
 
 // How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
 enum class Use { own, remainder, near };

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "kernels/cuda/tiles.cuh"
+
 namespace contextpool::cuda {
 
 // Waits until every kernel before this one is done and its writes are seen.
@@ -50,6 +52,13 @@ cudaError_t prepare(int bytes, KernelState& state) {
   state = {true, code.ptxVersion >= 90 && code.binaryVersion >= 90, bytes > kAlways ? bytes : kAlways};
   if (device < kDevices) states[device].store(state, std::memory_order_relaxed);
   return cudaSuccess;
+}
+
+// What a kernel is given at launch: its dynamic shared memory.
+template <typename Shared>
+constexpr int shared_bytes() {
+  static_assert(sizeof(Shared) <= kMostShared);
+  return static_cast<int>(sizeof(Shared));
 }
 
 // bytes: of dynamic shared memory.

@@ -10,9 +10,12 @@ namespace {
 
 __device__ const LeafTable kLeafTable = LeafTable();
 
-template <typename T>
+// kTokens: source rows are tokens, not nodes of blocks.
+template <typename T, bool kTokens>
 struct GatherShared {
-  unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end of the tokens, from the second on: x, then dx
+  static constexpr Pipeline kPipe = kTokens ? kTokensPipe : kBlocksPipe;
+  static constexpr int kRing = ring_of(kPipe);
+  unsigned char rows[kPipe.stages][Wide<T>::kStageBytes];  // at the end of the tokens, from the second on: x, then dx
   unsigned char weights[2][Wide<T>::kWeightBytes];
   Weighted targets[kRing][kRows];
   float mass[2][kTile];
@@ -27,11 +30,12 @@ struct Row {               // row threadIdx.x % 64
   float offset, exponent;  // its position is origin + offset
 };
 
-template <typename T>
+template <typename T, bool kTokens>
 struct Gather {
+  static constexpr int kStages = GatherShared<T, kTokens>::kPipe.stages, kRing = GatherShared<T, kTokens>::kRing;
   const Problem& in;
   const Backward& out;
-  GatherShared<T>& shared;
+  GatherShared<T, kTokens>& shared;
   int batch, level, first_unit, end_unit;  // tokens (level 0) or blocks
   int origin;                              // first token of the rows
   Row row;
@@ -42,37 +46,37 @@ struct Gather {
   using Load = PanelLoader<T, kRows, 4>;
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
-  template <Use kUse, bool kTokens>
+  template <Use kUse>
   __device__ void add(int begin, int end, bool careful, Wide<T>& product, float& mass) {
     over_groups<kWarpgroup>(
         begin, end, part, parts, shared.list, shared.warp_count,
         [&](int group) {
           return kUse == Use::near || covers(in, out, kUse, batch, level, first_unit, end_unit, group);
         },
-        [&](int count) { process<kUse, kTokens>(count, careful, product, mass); });
+        [&](int count) { process<kUse>(count, careful, product, mass); });
   }
 
-  template <Use kUse, bool kTokens>
+  template <Use kUse>
   __device__ void process(int count, bool careful, Wide<T>& product, float& mass) {
     for (int n = 0; n < kRing; ++n) fetch_targets<kUse>(n, count);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    fetch_rows<kUse>(0, count, 0);
-    fetch_rows<kUse>(1, count, 1);
-    int stage = 0, next = 2;
-    weigh<kUse, kTokens>(0, mass);
+#pragma unroll
+    for (int k = 0; k + 1 < kStages; ++k) fetch_rows<kUse>(k, count, k);
+    int stage = 0, next = kStages - 1;
+    weigh<kUse>(0, mass);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-      copy_wait<1>();  // rows n and targets n + 2 are here
+      copy_wait<kStages - 2>();  // rows n and the targets of the rows asked for below are here
       publish();
       __syncthreads();
       if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
       product.start(shared.weights[n & 1], shared.rows[stage], add_);
       add_ = true;
       fetch_targets<kUse>(n + kRing, count);
-      fetch_rows<kUse>(n + 2, count, next);
-      if (n + 1 < count) weigh<kUse, kTokens>(n + 1, mass);
+      fetch_rows<kUse>(n + kStages - 1, count, next);
+      if (n + 1 < count) weigh<kUse>(n + 1, mass);
       products_wait();
       stage = stage + 1 == kStages ? 0 : stage + 1;
       next = next + 1 == kStages ? 0 : next + 1;
@@ -121,7 +125,6 @@ struct Gather {
 
   // From the row to a target. Between tokens it is a whole number below 2^22, or it does not matter: an addition to
   // the digits of 1.5 2^23 makes it a float, which is cheaper than to convert it.
-  template <bool kTokens>
   __device__ float distance(int position) const {
     if (!kTokens) return static_cast<float>(position - origin) - row.offset;
     constexpr float kMagic = 12582912.f;
@@ -129,7 +132,7 @@ struct Gather {
   }
 
   // 16 targets' weights for this thread's row.
-  template <Use kUse, bool kTokens>
+  template <Use kUse>
   __device__ void weigh(int n, float& mass) {
     const int half = static_cast<int>(threadIdx.x) / kTile;
     const Weighted* targets = shared.targets[n % kRing] + half * 2 * kSlot;
@@ -143,7 +146,7 @@ struct Gather {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Weighted t = targets[slot * kSlot + r + k];
-          const float d = t.scale * distance<kTokens>(t.position);
+          const float d = t.scale * distance(t.position);
           w[k] = power_of_two(fmaf(-d, d, row.exponent - t.exponent));
           c[k] = t.c;
           uses[k] = static_cast<unsigned>(row.unit - t.begin) < static_cast<unsigned>(t.count);
@@ -161,7 +164,7 @@ struct Gather {
   }
 
   // Everything of the 64 rows; shared.mass: the two parts of each row's mass.
-  template <bool kTokens, bool kCausal>
+  template <bool kCausal>
   __device__ void run(Wide<T>& product) {
     bool careful = false;
 #pragma unroll 1
@@ -176,14 +179,13 @@ struct Gather {
         own_end = starts[class_of_level(level) + 1];
         end = starts[kClasses];
       }
-      add<Use::own, kTokens>(2 * own_begin, 2 * own_end, careful, product, mass);
+      add<Use::own>(2 * own_begin, 2 * own_end, careful, product, mass);
       if constexpr (kTokens && kCausal) {  // those in this block of 64
         const int shift = in.first_position();
-        add<Use::near, kTokens>(max(0, first_unit - shift) / kRows,
-                                (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows, careful, product,
-                                mass);
+        add<Use::near>(max(0, first_unit - shift) / kRows,
+                       (min(in.targets, max(0, end_unit - shift)) + kRows - 1) / kRows, careful, product, mass);
       }
-      if constexpr (!kTokens && kCausal) add<Use::remainder, kTokens>(2 * own_end, 2 * end, careful, product, mass);
+      if constexpr (!kTokens && kCausal) add<Use::remainder>(2 * own_end, 2 * end, careful, product, mass);
       if (!add_) product.clear();
       shared.mass[threadIdx.x / kTile][threadIdx.x % kTile] = mass;
       if (__syncthreads_or(!product.finite()) == 0 || careful) break;
@@ -194,11 +196,11 @@ struct Gather {
 
 // kCausal: and there is a tree.
 template <typename T, bool kCausal>
-__global__ void __launch_bounds__(kWarpgroup, 3)
+__global__ void __launch_bounds__(kWarpgroup, kBlocksPipe.blocks)
     matrix_blocks_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<GatherShared<T>*>(memory);
+  auto& shared = *reinterpret_cast<GatherShared<T, false>*>(memory);
   const Share share(columns_of<T>(in.channels));
   const int batch = share.work % in.batch, column = share.part * Wide<T>::kColumns;
   int group = share.work / in.batch, level = in.tree.last, blocks = 0, parts = 1;
@@ -218,9 +220,10 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
   const Row row{log_weight != minus_infinity() ? block : kNowhere,
                 node_offset(level, r % kNodes) + static_cast<float>((r / kNodes) << level), block_exponent(log_weight)};
   Wide<T> product;
-  Gather<T> gather{in,  out,    shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
-                   row, column, part,   parts};
-  gather.template run<false, kCausal>(product);
+  Gather<T, false> gather{
+      in,  out,    shared, batch, level, group * 8, min(blocks, group * 8 + 8), (group * 8) << level,
+      row, column, part,   parts};
+  gather.template run<kCausal>(product);
   const int width = gradient_width(in.channels);
   float* to = out.gradient + in.tree.part_block(batch, level, part, group * 8) * kNodes * width;
   const int rows = min(8, blocks - group * 8) * kNodes;
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
 
 template <typename T>
 struct TokensShared {
-  GatherShared<T> gather;
+  GatherShared<T, true> gather;
   float gradient[kNodes][Wide<T>::kColumns];  // G of the block of 64
   float4 gradient_mass[kNodes];               // Gm, and padding
   float log[kTile];
@@ -288,7 +291,7 @@ __device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], flo
 
 // kCausal: and there is a tree.
 template <typename T, bool kCausal>
-__global__ void __launch_bounds__(kWarpgroup, 3)
+__global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
     matrix_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -333,11 +336,11 @@ __global__ void __launch_bounds__(kWarpgroup, 3)
     const int r = threadIdx.x % kTile;
     const float log_weight = own.log[r];
     const Row row{log_weight != minus_infinity() ? j0 + r : kNowhere, static_cast<float>(r), log_weight};
-    Gather<T> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile), j0, row, column, 0, 1};
-    gather.template run<true, kCausal>(product);
+    Gather<T, true> gather{in, out, shared, batch, 0, j0, min(in.tokens, j0 + kTile), j0, row, column, 0, 1};
+    gather.template run<kCausal>(product);
   }
   unsigned char* rows = shared.rows[1];  // and on, into the first weights
-  static_assert(Staged<T>::kBytes <= (kStages - 1) * Wide<T>::kStageBytes + Wide<T>::kWeightBytes);
+  static_assert(Staged<T>::kBytes <= (kTokensPipe.stages - 1) * Wide<T>::kStageBytes + Wide<T>::kWeightBytes);
   const int d = column + lane_id() * 8;
   {
     const unsigned live = own.live[warp_id() / 2] >> warp_id() % 2 * 16;
@@ -420,7 +423,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
   for (int k = kLeaf; k <= in.tree.last; ++k) {
     groups += (in.tree.count(k) + 7) / 8 * in.tree.parts(k);
   }
-  constexpr int kBytes = sizeof(GatherShared<T>);
+  constexpr int kBytes = shared_bytes<GatherShared<T, false>>();
   const dim3 grid(groups * in.batch * columns_of<T>(in.channels));
   return in.causal ? launch<matrix_blocks_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                    : launch<matrix_blocks_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
@@ -428,7 +431,7 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
 
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(TokensShared<T>);
+  constexpr int kBytes = shared_bytes<TokensShared<T>>();
   const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns_of<T>(in.channels));
   const cudaError_t error = out.natural != nullptr
                                 ? launch<matrix_tokens_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)

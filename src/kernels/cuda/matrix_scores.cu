@@ -9,13 +9,11 @@ namespace {
 
 constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
-// kStays: all panels of dy stay, if they are not more than kStayingPanels; else they come again with each 64 source
-// rows.
-template <typename T, bool kStays>
+template <typename T, bool kMany>
 struct SquareShared {
-  static constexpr int kStages = kStays ? kStayingStages : kSquareStages;
-  unsigned char rows[kStages][Square<T>::kBytes];                          // panels of 64 source rows
-  unsigned char dy[kStays ? kStayingPanels : kStages][Square<T>::kBytes];  // and of 64 targets
+  static constexpr Pipeline kPipe = kMany ? kScoresPipe : kFewScoresPipe;
+  unsigned char rows[kPipe.stages][Square<T>::kBytes];  // panels of 64 source rows
+  unsigned char dy[kPipe.stages][Square<T>::kBytes];    // and of 64 targets
   TileShared tile;
 };
 
@@ -75,14 +73,14 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
   }
 }
 
-template <typename T, bool kStays>
-__global__ void __launch_bounds__(kWarpgroup, kStays ? 2 : 3)
+// kMany: tiles.
+template <typename T, bool kMany>
+__global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.blocks)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SquareShared<T, kStays>*>(memory);
-  constexpr int kStages = SquareShared<T, kStays>::kStages;
-  bool here_to_stay = false;  // dy has been asked for
+  auto& shared = *reinterpret_cast<SquareShared<T, kMany>*>(memory);
+  constexpr int kStages = SquareShared<T, kMany>::kPipe.stages;
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
                         static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
@@ -127,11 +125,9 @@ __global__ void __launch_bounds__(kWarpgroup, kStays ? 2 : 3)
         Load::load(
             to_rows.after(stage), inside, [&](int k) { return first[k] + channel; },
             [&](int k) { return (live >> k & 1) != 0; });
-        if (!kStays || (next_group == 0 && !here_to_stay)) {
-          Load::load(
-              to_dy.after(kStays ? next_step * Square<T>::kBytes : stage), inside,
-              [&](int k) { return dy[k] + channel; }, [&](int k) { return (here >> k & 1) != 0; });
-        }
+        Load::load(
+            to_dy.after(stage), inside, [&](int k) { return dy[k] + channel; },
+            [&](int k) { return (here >> k & 1) != 0; });
         if (++next_step == steps) {
           next_step = 0;
           ++next_group;
@@ -156,7 +152,7 @@ __global__ void __launch_bounds__(kWarpgroup, kStays ? 2 : 3)
         copy_wait<kStages - 2>();
         publish();
         __syncthreads();
-        scores.start(shared.dy[kStays ? s : stage], shared.rows[stage]);
+        scores.start(shared.dy[stage], shared.rows[stage]);
         fetch(n + kStages - 1);
         stage = stage + 1 == kStages ? 0 : stage + 1;
       }
@@ -173,7 +169,6 @@ __global__ void __launch_bounds__(kWarpgroup, kStays ? 2 : 3)
       scores.clear();
     }
     copy_wait<0>();
-    here_to_stay = here_to_stay || count > 0;
   }
   auto& totals = *reinterpret_cast<Totals*>(shared.rows);
   static_assert(sizeof(Totals) <= sizeof(shared.rows));
@@ -217,13 +212,10 @@ template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   const dim3 grid(tiles * in.batch);
-  const bool stays = in.tokens <= kStayingTokens || static_cast<std::int64_t>(in.batch) * in.targets <= kStayingTargets;
-  if (stays && in.channels <= kStayingPanels * kPanel) {
-    constexpr int kBytes = sizeof(SquareShared<T, true>);
-    return launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, out);
-  }
-  constexpr int kBytes = sizeof(SquareShared<T, false>);
-  return launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, out);
+  constexpr int kMany = shared_bytes<SquareShared<T, true>>(), kFew = shared_bytes<SquareShared<T, false>>();
+  return tiles * in.batch >= kManyTiles
+             ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kMany, stream, in, part, out)
+             : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFew, stream, in, part, out);
 }
 
 template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);

@@ -467,6 +467,7 @@ __device__ int tile_size(int c, int members, int targets) {
 // Stable counting sort of a sequence's targets by class; each class starts on a tile of its own.
 __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int* counts, int chunks) {
   after_previous();
+  if (in.tree.last > kLeaf + kRaiseUp) let_next_start();  // more of the tree
   __shared__ int start[kClasses], warp_count[kSortChunk / 32][kClasses];
   __shared__ int total[kClasses], first_tile[kClasses], full[kClasses], used;
   const int b = blockIdx.x / chunks, chunk = blockIdx.x % chunks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -383,9 +383,9 @@ cudaError_t run(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch
   constexpr std::int64_t kPatches = kThreads / kCells;  // of a thread block
   const std::int64_t patches = map.batch * map.targets.patches(), pixels = map.batch * map.pixels.cells();
   if (const auto error = cudaMemsetAsync(scratch.radius, 0xff, sizeof(int) * map.batch, stream)) return error;  // -1
-  if (const auto error =
-          launch<score_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
-                                             sizeof(ScoreShared<S, kChannels>), stream, map, chunks, x, dy, scratch);
+  if (const auto error = launch<score_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
+                                                            shared_bytes<ScoreShared<S, kChannels>>(), stream, map,
+                                                            chunks, x, dy, scratch);
       error != cudaSuccess) {
     return error;
   }
@@ -396,8 +396,8 @@ cudaError_t run(const Map<SumOf<S>>& map, const S* x, const S* dy, const Scratch
   }
   T* parts = chunks == 1 ? dlog_weight : scratch.dlog_weight;
   const auto collected = launch<collect_kernel<S, kChannels>>(blocks_of(map, map.pixels, chunks), kThreads,
-                                                              sizeof(CollectShared<S, kChannels>), stream, map, chunks,
-                                                              x, dy, scratch, dx, parts);
+                                                              shared_bytes<CollectShared<S, kChannels>>(), stream, map,
+                                                              chunks, x, dy, scratch, dx, parts);
   if (collected != cudaSuccess || chunks == 1) return collected;
   return launch<add_chunks_kernel<T>>(blocks_for(pixels, kThreads), kThreads, 0, stream, pixels, chunks, parts,
                                       dlog_weight);

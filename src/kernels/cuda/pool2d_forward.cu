@@ -92,7 +92,8 @@ template <typename S, int kChannels>
 cudaError_t run(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
   const int chunks = chunks_of<S>(map.channels);
   return launch<forward_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
-                                              sizeof(ForwardShared<S, kChannels>), stream, map, chunks, x, plan, y);
+                                              shared_bytes<ForwardShared<S, kChannels>>(), stream, map, chunks, x, plan,
+                                              y);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ int resident_stride(int channels) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out, int resident,
                  int rows_stride) {
   after_previous();
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto& shared = *reinterpret_cast<ScoreShared*>(memory);
   constexpr int kWide = TileOf<T>::score_columns, kStride = score_stride<T>();
   T* rows = reinterpret_cast<T*>(memory + (sizeof(ScoreShared) + 15) / 16 * 16);  // stages of 64 source rows
-  T* left = rows + kScoreStages * kScoreRows * kStride;                           // dy: all of it, or as many stages
+  T* left = rows + kPlainPipe.stages * kScoreRows * kStride;                      // dy: all of it, or as many stages
   Tile<kThreads> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch,
                       0};
   if (!tile.load(part)) return;
@@ -88,22 +88,22 @@ __global__ void __launch_bounds__(kThreads, 2)
           ++next_group;
         }
       }
-      next = next + 1 == kScoreStages ? 0 : next + 1;
+      next = next + 1 == kPlainPipe.stages ? 0 : next + 1;
       copy_commit();
     };
 #pragma unroll
-    for (int k = 0; k + 1 < kScoreStages; ++k) fetch(k);
+    for (int k = 0; k + 1 < kPlainPipe.stages; ++k) fetch(k);
     int n = 0, stage = 0;
 #pragma unroll 1
     for (int g = 0; g < count; ++g) {
 #pragma unroll 1
       for (int s = 0; s < steps; ++s, ++n) {
-        copy_wait<kScoreStages - 2>();
+        copy_wait<kPlainPipe.stages - 2>();
         __syncthreads();
-        fetch(n + kScoreStages - 1);
+        fetch(n + kPlainPipe.stages - 1);
         scores.step(resident ? left + s * kWide : left + stage * kTile * kStride, resident ? rows_stride : kStride,
                     rows + stage * kScoreRows * kStride, kStride);
-        stage = stage + 1 == kScoreStages ? 0 : stage + 1;
+        stage = stage + 1 == kPlainPipe.stages ? 0 : stage + 1;
       }
       const Source<8> source = tile.source<8>(g);
       const float half = 0.5f * static_cast<float>(1 << source.level);
@@ -164,10 +164,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  const bool resident = in.channels * static_cast<int>(sizeof(T)) <= kResident * 2;
-  const int stride = resident_stride<T>(in.channels);
-  const int bytes = (sizeof(ScoreShared) + 15) / 16 * 16 + sizeof(T) * kScoreStages * kScoreRows * score_stride<T>() +
-                    sizeof(T) * (resident ? kTile * stride : kScoreStages * kTile * score_stride<T>());
+  constexpr int kStaged = sizeof(T) * kPlainPipe.stages * kScoreRows * score_stride<T>();
+  constexpr int kFirst = (sizeof(ScoreShared) + 15) / 16 * 16 + kStaged;
+  static_assert(kFirst + kStaged <= kMostShared);
+  const int stride = resident_stride<T>(in.channels), all = sizeof(T) * kTile * stride;
+  const bool resident = kFirst + all <= kMostShared;  // dy stays
+  const int bytes = kFirst + (resident ? all : kStaged);
   return launch<score_kernel<T>>(dim3(tiles * in.batch), kThreads, bytes, stream, in, part, out, resident, stride);
 }
 

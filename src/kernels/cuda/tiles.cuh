@@ -3,22 +3,26 @@
 
 namespace contextpool::cuda {
 
+constexpr int kMostShared = 99 << 10;  // bytes of shared memory that a thread block may have on every chip from 8.0 on
+
 constexpr int kThreads = 256;   // of a thread block, where matrix.cuh does not say 128
 constexpr int kTile = 64;       // targets (or, transposed, source rows) of a tile
 constexpr int kRows = 32;       // source rows (or, transposed, targets) of one pipeline stage: 4 slots of 8
 constexpr int kSlot = 8;        // rows of a slot: 8 tokens, or the 8 nodes of a block
-constexpr int kStages = 3;      // of rows on their way from memory
 constexpr int kScoreRows = 64;  // source rows of one step of the scores
-constexpr int kScoreStages = 3;
-constexpr int kResident = 512;    // 2-byte channels up to which a tile of dy stays in shared memory for the scores
-constexpr int kSquareStages = 3;  // the same on the matrix units
-// Where the tiles of the scores have many source rows, dy stays in shared memory: up to so many panels of 64 channels.
-constexpr int kStayingPanels = 8, kStayingStages = 4;
-constexpr int kStayingTokens = 4096;      // longer sequences have most targets in blocks, which are few rows;
-constexpr int kStayingTargets = 1 << 16;  // but where there are not many thread blocks, each may have more memory
-constexpr int kListRows = 512;            // source rows whose weights' exponents are brought to shared memory at once
-constexpr int kManyTiles = 1024;          // tiles above which a thread block does all channels of one
-constexpr int kLeastTile = 2;             // targets of a tile where neighbours in the order are far apart
+
+// Stages of rows on their way from memory, and the thread blocks a multiprocessor that have room for them.
+struct Pipeline {
+  int stages, blocks;
+};
+constexpr Pipeline kPlainPipe{3, 2};  // float32
+constexpr Pipeline kForwardPipe{3, 3};
+constexpr Pipeline kScoresPipe{4, 3}, kFewScoresPipe{5, 2};  // the latter below kManyTiles
+constexpr Pipeline kTokensPipe{3, 3};                        // the gathers
+constexpr Pipeline kBlocksPipe{4, 2};
+constexpr int kListRows = 512;    // source rows whose weights' exponents are brought to shared memory at once
+constexpr int kManyTiles = 1024;  // fill the multiprocessors; a thread block of the forward sum then does all channels
+constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
 
 constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
 constexpr int kNodes = 8;           // Chebyshev nodes of a block

@@ -276,9 +276,9 @@ __device__ void read_blocks(const Problem& in, const Place& at, int low, UpShare
     if (block < blocks_at(in, low)) {
       const std::int64_t node = block_index(in, at.batch, low, block) * kNodes + row % kNodes;
       if (column == kTreeColumns) {
-        value = in.mass[node];
+        value = __ldcg(in.mass + node);
       } else if (at.column + column < in.channels) {
-        value = to_float(static_cast<const T*>(in.nodes)[node * in.channels + at.column + column]);
+        value = to_float(__ldcg(static_cast<const T*>(in.nodes) + node * in.channels + at.column + column));
       }
     }
     shared.rows[0][k] = value;
@@ -316,15 +316,17 @@ __device__ void write_level(const Problem& in, const Place& at, int level, int f
 // Levels low + 1 .. low + kRaiseUp of 8 blocks of level low; those of the lowest level themselves from the tokens.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__ Problem in, int low) {
-  // From the tokens it needs nothing of the kernel before it, the plan, and reads what is older past the nearest cache.
-  if (low > kLeaf) after_previous();
+  // The first two need nothing of the kernel before them (the plan, the sort) and read what is older past the nearest
+  // cache. But whoever waits for them waits for that kernel, too.
+  const bool beside = low <= kLeaf + kRaiseUp;
+  if (!beside) after_previous();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<UpShared*>(memory);
   const Place at = place(in, low, kRaiseUp, in.channels);
   BlockLogs logs;
   if (low == kLeaf) logs.load(in, at);  // asked for before it is known whether they are needed
   if (__ldcg(in.wide + at.batch) == 0) {
-    if (low == kLeaf) after_previous();  // whoever waits for this kernel waits for the plan, too
+    if (beside) after_previous();
     return;
   }
   if (threadIdx.x < (kRaiseUp + 1) * kUpBlocks) {
@@ -370,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, 3) up_kernel(const __grid_constant__
     __syncthreads();
     write_level<T>(in, at, low + k, at.first >> k, kUpBlocks >> k, to);
   }
-  if (low == kLeaf) after_previous();
+  if (beside) after_previous();
 }
 
 // Adds the parts of every block's gradient into the first; a thread has four columns of a row.
@@ -481,7 +483,7 @@ Tree make_tree(int tokens, int batch) {
 
 template <typename T>
 cudaError_t raise_from(const Problem& in, int low, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(UpShared);
+  constexpr int kBytes = shared_bytes<UpShared>();
   return launch<up_kernel<T>>(tree_grid(in, low, kRaiseUp, in.channels), kThreads, kBytes, stream, in, low);
 }
 
