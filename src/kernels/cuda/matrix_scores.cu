@@ -213,7 +213,7 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   const dim3 grid(tiles * in.batch);
   constexpr int kMany = shared_bytes<SquareShared<T, true>>(), kFew = shared_bytes<SquareShared<T, false>>();
-  return tiles * in.batch >= kManyTiles
+  return tiles * in.batch >= kManyScores
              ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kMany, stream, in, part, out)
              : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFew, stream, in, part, out);
 }

@@ -17,8 +17,10 @@ struct Pipeline {
 };
 constexpr Pipeline kPlainPipe{3, 2};  // float32
 constexpr Pipeline kForwardPipe{3, 3};
-constexpr Pipeline kScoresPipe{4, 3}, kFewScoresPipe{5, 2};  // the latter below kManyTiles
-constexpr Pipeline kTokensPipe{3, 3};                        // the gathers
+constexpr Pipeline kScoresPipe{4, 3};
+constexpr Pipeline kFewScoresPipe{5, 2};  // below this many tiles
+constexpr int kManyScores = 2048;
+constexpr Pipeline kTokensPipe{3, 3};  // the gathers
 constexpr Pipeline kBlocksPipe{4, 2};
 constexpr int kListRows = 512;    // source rows whose weights' exponents are brought to shared memory at once
 constexpr int kManyTiles = 1024;  // fill the multiprocessors; a thread block of the forward sum then does all channels
