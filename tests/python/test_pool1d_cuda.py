@@ -94,6 +94,17 @@ def test_repeats_bit_for_bit_on_another_stream_and_in_a_graph(causal, n):
         assert torch.equal(a, b) and torch.equal(a, c)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [200, 600])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_batch_gives_each_sequence_its_own_bits(n, causal, dtype):
+    """Where there are thousands of tiles, thread blocks share out their work in another way."""
+    few = inputs(3, n, n, 72, dtype)
+    many = [torch.cat([t] * 200) for t in few]
+    for alone, all_of_them in zip(run(*few[:3], causal, few[3]), run(*many[:3], causal, many[3])):
+        assert torch.equal(all_of_them.unflatten(0, (200, 3)), alone.expand(200, *alone.shape))
+
+
 @pytest.mark.parametrize("n", [200, 2048])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_causal_targets_do_not_see_the_future(n, dtype):
