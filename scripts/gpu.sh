@@ -5,9 +5,14 @@
 # is printed, and the exit status is 1 if one failed. PYTHON (python3) names a Python whose torch has CUDA; GOOGLETEST
 # sources of GoogleTest, where no package is installed.
 set -uo pipefail
+if [[ -n ${2:-} && ! -f $2 ]]; then
+  echo "scripts/gpu.sh: there is no file $2" >&2
+  exit 2
+fi
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [PATH/op_peers.py]}") peers=${2:+$(realpath "$2")}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3} failed=$(mktemp)
+trap 'rm -f "$failed"' EXIT
 mkdir -p "$out"
 
 step() {  # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ended
@@ -27,8 +32,12 @@ build() {  # FOLDER TARGETS OPTIONS...
     'import torch; print(torch.utils.cmake_prefix_path)')" "${@:3}" && cmake --build "$1" --target $2
 }
 
+plain=$("$python" -c 'import torch; print("%d%d-real" % torch.cuda.get_device_capability())' 2>/dev/null) || {
+  echo "scripts/gpu.sh: the torch of $python sees no GPU; name another Python in PYTHON" >&2
+  exit 2
+}
 step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
-  -DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real &
+  -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" &
 step build build build-gpu "contextpool_ops contextpool_ops_test" ${GOOGLETEST:+-DCONTEXTPOOL_GOOGLETEST="$GOOGLETEST"}
 wait
 [[ -s $failed ]] && exit 1

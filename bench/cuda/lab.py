@@ -181,7 +181,7 @@ def check(op, quick):
                       (dtype, 1, 5000, 5000, 64, causal, "wide", "normal", "auto"),
                       (dtype, 1, 9000, 9000, 24, causal, "all", "normal", "auto"),
                       (dtype, 1, 1200, 1200, 64, causal, "wide", "cluster", "window"),
-                      (dtype, 520, 200, 200, 40, causal, "all", "normal", "auto"),
+                      (dtype, 520, 200, 200, 40, causal, "all", "normal", "auto"),  # thousands of tiles
                       (dtype, 128, 600, 600, 40, causal, "all", "normal", "auto")]
     if quick:
         cases = [c for c in cases if c[0] in (bf, f4)]

@@ -8,10 +8,12 @@
 namespace contextpool::cuda {
 namespace {
 
+constexpr int kStages = kPlainPipe.stages;
+
 template <typename T>
 struct ForwardShared {
   T a[2][kTile * Product<T>::kA];
-  T b[kPlainPipe.stages][kRows * Product<T>::kB];  // at the end, the first two as one: the 64 rows of y
+  T b[kStages][kRows * Product<T>::kB];  // at the end, the first two as one: the 64 rows of y
   float partial[kRows / kSlot][kTile];
   TileShared tile;
 };
@@ -76,17 +78,17 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
     weigh(0);
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-      copy_wait<kPlainPipe.stages - 2>();
+      copy_wait<kStages - 2>();
       __syncthreads();
-      fetch(n + kPlainPipe.stages - 1, next);
+      fetch(n + kStages - 1, next);
       if (n + 1 < count) weigh(n + 1);
       if constexpr (kCareful) {
         careful_step(product, shared.a[n & 1], shared.b[stage]);
       } else {
         product.step(shared.a[n & 1], shared.b[stage]);
       }
-      stage = stage + 1 == kPlainPipe.stages ? 0 : stage + 1;
-      next = next + 1 == kPlainPipe.stages ? 0 : next + 1;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
   }

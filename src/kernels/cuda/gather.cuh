@@ -5,7 +5,7 @@
 
 namespace contextpool::cuda {
 
-// Stages of targets: they arrive with the rows as many stages before those that they name.
+// Stages of targets: they arrive as long before the rows that they name are asked for as these before they are used.
 __host__ __device__ constexpr int ring_of(const Pipeline& pipe) { return 2 * (pipe.stages - 1); }
 
 // How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.

@@ -7,9 +7,11 @@
 namespace contextpool::cuda {
 namespace {
 
+constexpr int kStages = kForwardPipe.stages;
+
 template <typename T>
 struct WideShared {
-  unsigned char rows[kForwardPipe.stages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
+  unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
   unsigned char weights[2][Wide<T>::kWeightBytes];
   float partial[2][kTile];
   TileShared tile;
@@ -125,7 +127,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     const auto begin = [&](int groups) {
       count = groups;
 #pragma unroll
-      for (int k = 0; k + 1 < kForwardPipe.stages; ++k) fetch(k, k);
+      for (int k = 0; k + 1 < kStages; ++k) fetch(k, k);
     };
     if (known) {
       begin(listed);
@@ -134,20 +136,20 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
       listed = first_list ? count : -1;
     }
     const int stages = (count + 1) / 2;
-    int stage = 0, next = kForwardPipe.stages - 1;
+    int stage = 0, next = kStages - 1;
     weigh<T, kCausal>(tile, 0, count, shared.weights[0], sum);
 #pragma unroll 1
     for (int n = 0; n < stages; ++n) {
-      copy_wait<kForwardPipe.stages - 2>();
+      copy_wait<kStages - 2>();
       publish();
       __syncthreads();
       if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
       product.start(shared.weights[n & 1], shared.rows[stage], true);
-      fetch(n + kForwardPipe.stages - 1, next);
+      fetch(n + kStages - 1, next);
       if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
       products_wait();
-      stage = stage + 1 == kForwardPipe.stages ? 0 : stage + 1;
-      next = next + 1 == kForwardPipe.stages ? 0 : next + 1;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
     }
     copy_wait<0>();
     if (known || tile.done) break;

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
+// kMany: there are many tiles.
 template <typename T, bool kMany>
 struct SquareShared {
   static constexpr Pipeline kPipe = kMany ? kScoresPipe : kFewScoresPipe;
@@ -73,7 +74,6 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
   }
 }
 
-// kMany: tiles.
 template <typename T, bool kMany>
 __global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.blocks)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
@@ -212,10 +212,11 @@ template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   const dim3 grid(tiles * in.batch);
-  constexpr int kMany = shared_bytes<SquareShared<T, true>>(), kFew = shared_bytes<SquareShared<T, false>>();
+  constexpr int kManyBytes = shared_bytes<SquareShared<T, true>>();
+  constexpr int kFewBytes = shared_bytes<SquareShared<T, false>>();
   return tiles * in.batch >= kManyScores
-             ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kMany, stream, in, part, out)
-             : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFew, stream, in, part, out);
+             ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kManyBytes, stream, in, part, out)
+             : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFewBytes, stream, in, part, out);
 }
 
 template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);

@@ -7,6 +7,7 @@
 namespace contextpool::cuda {
 namespace {
 
+constexpr int kStages = kPlainPipe.stages;
 constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
 struct ScoreShared {
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   auto& shared = *reinterpret_cast<ScoreShared*>(memory);
   constexpr int kWide = TileOf<T>::score_columns, kStride = score_stride<T>();
   T* rows = reinterpret_cast<T*>(memory + (sizeof(ScoreShared) + 15) / 16 * 16);  // stages of 64 source rows
-  T* left = rows + kPlainPipe.stages * kScoreRows * kStride;                      // dy: all of it, or as many stages
+  T* left = rows + kStages * kScoreRows * kStride;                                // dy: all of it, or as many stages
   Tile<kThreads> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch, static_cast<int>(blockIdx.x) / in.batch,
                       0};
   if (!tile.load(part)) return;
@@ -88,22 +89,22 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
           ++next_group;
         }
       }
-      next = next + 1 == kPlainPipe.stages ? 0 : next + 1;
+      next = next + 1 == kStages ? 0 : next + 1;
       copy_commit();
     };
 #pragma unroll
-    for (int k = 0; k + 1 < kPlainPipe.stages; ++k) fetch(k);
+    for (int k = 0; k + 1 < kStages; ++k) fetch(k);
     int n = 0, stage = 0;
 #pragma unroll 1
     for (int g = 0; g < count; ++g) {
 #pragma unroll 1
       for (int s = 0; s < steps; ++s, ++n) {
-        copy_wait<kPlainPipe.stages - 2>();
+        copy_wait<kStages - 2>();
         __syncthreads();
-        fetch(n + kPlainPipe.stages - 1);
+        fetch(n + kStages - 1);
         scores.step(resident ? left + s * kWide : left + stage * kTile * kStride, resident ? rows_stride : kStride,
                     rows + stage * kScoreRows * kStride, kStride);
-        stage = stage + 1 == kPlainPipe.stages ? 0 : stage + 1;
+        stage = stage + 1 == kStages ? 0 : stage + 1;
       }
       const Source<8> source = tile.source<8>(g);
       const float half = 0.5f * static_cast<float>(1 << source.level);
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
 template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  constexpr int kStaged = sizeof(T) * kPlainPipe.stages * kScoreRows * score_stride<T>();
+  constexpr int kStaged = sizeof(T) * kStages * kScoreRows * score_stride<T>();
   constexpr int kFirst = (sizeof(ScoreShared) + 15) / 16 * 16 + kStaged;
   static_assert(kFirst + kStaged <= kMostShared);
   const int stride = resident_stride<T>(in.channels), all = sizeof(T) * kTile * stride;
