@@ -10,6 +10,7 @@ if [[ -n ${2:-} && ! -f $2 ]]; then
   exit 2
 fi
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [PATH/op_peers.py]}") peers=${2:+$(realpath "$2")}
+googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3} failed=$(mktemp)
 trap 'rm -f "$failed"' EXIT
@@ -38,7 +39,8 @@ plain=$("$python" -c 'import torch; print("%d%d-real" % torch.cuda.get_device_ca
 }
 step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
   -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" &
-step build build build-gpu "contextpool_ops contextpool_ops_test" ${GOOGLETEST:+-DCONTEXTPOOL_GOOGLETEST="$GOOGLETEST"}
+step build build build-gpu "contextpool_ops contextpool_ops_test" \
+  ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"}
 wait
 [[ -s $failed ]] && exit 1
 export PYTHONPATH=$PWD/build-gpu/python
@@ -46,7 +48,7 @@ export PYTHONPATH=$PWD/build-gpu/python
 lab=("$python" bench/cuda/lab.py)
 for round in 1 2; do step time-$round "${lab[@]}" time ${peers:+--peers "$peers"}; done
 step parts "${lab[@]}" parts
-step host "${lab[@]}" host
+step host "${lab[@]}" host ${peers:+--peers "$peers"}
 step maps "$python" bench/cuda/pool2d.py
 
 sanitize() {  # NAME TOOL WHAT...

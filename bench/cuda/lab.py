@@ -4,7 +4,8 @@
     python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
     python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
     python3 bench/cuda/lab.py parts            microseconds of each kernel (PyTorch's profiler)
-    python3 bench/cuda/lab.py host             microseconds of the host's time in a call, beside a multiplication's
+    python3 bench/cuda/lab.py host [--peers PATH/op_peers.py]   microseconds of the host's time in a call, and of steps
+                                               of little work beside PyTorch's own
 
 --library names a libcontextpool_ops.so; without it, the installed package is used.
 """
@@ -243,15 +244,20 @@ def extra_memory(step, x, l):
     return (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
 
 
+def compiled_peer(path):
+    """The dense form under torch.compile."""
+    if not path:
+        return None
+    spec = importlib.util.spec_from_file_location("op_peers", path)
+    peers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peers)
+    return peers.compiled
+
+
 def time_all(op, peers_path, shapes, dtype):
     rate = copy_rate()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s")
-    compiled = None
-    if peers_path:
-        spec = importlib.util.spec_from_file_location("op_peers", peers_path)
-        peers = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(peers)
-        compiled = peers.compiled
+    compiled = compiled_peer(peers_path)
     for shape, causal, size in SHAPES:
         if shapes and shape not in shapes:
             continue
@@ -306,7 +312,7 @@ def parts(op, shapes, dtype):
         sys.stdout.flush()
 
 
-def host(op):
+def host(op, peers_path):
     """What a call costs the host, which only shows where the GPU has little to do."""
     x, l, sigma = problem("32,256,512", "paper", torch.bfloat16)
     dy, w = torch.randn_like(x), torch.ones_like(x)
@@ -341,6 +347,8 @@ def host(op):
         "layer_norm": lambda: torch.autograd.grad(norm(), (xs, scale, shift), dy),
         "x * w": lambda: torch.autograd.grad(xs * w, (xs,), dy),
     }
+    if compiled := compiled_peer(peers_path):
+        steps["the dense form under torch.compile"] = step_of(lambda x, l, s: compiled(x, l, s, False), x, l, sigma)
     for name, ms in zip(steps, medians_ms(*steps.values(), count=500)):  # as `time` measures: the GPU idle before
         print(f"{ms * 1e3:7.1f}  a step of {name}, to the end of its work on the GPU")
 
@@ -369,7 +377,7 @@ def main():
     if a.what == "check":
         sys.exit(0 if check(op, a.quick) else 1)
     if a.what == "host":
-        host(op)
+        host(op, a.peers)
     elif a.what == "time":
         time_all(op, a.peers, shapes, getattr(torch, a.dtype))
     else:

@@ -1,14 +1,18 @@
 """How the benches here measure time on a GPU: medians of single calls between two events, the GPU idle before."""
 
+import os
 import statistics
 from collections.abc import Callable
 
 import torch
 
+# torch.compile would start a process for each core, beside what is measured. (Read when it is first used.)
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 Step = Callable[[], object]
 
 
-def medians_ms(*calls: Step, count: int = 50, rounds: int = 5) -> list[float]:
+def medians_ms(*calls: Step, count: int = 200, rounds: int = 10) -> list[float]:
     """Of each call; the calls take turns, since a host has its faster and slower seconds."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
