@@ -88,17 +88,28 @@ const std::vector<Change>& changes() {
   return list;
 }
 
+// Later sizes of one kind each: how many targets there are of each kind decides how the work is shared out.
+const std::vector<Change>& other_kinds() {
+  static const auto all = [](double size) {
+    return [size](Inputs& in, int64_t t) { in.sigma.slice(1, t).fill_(size); };
+  };
+  static const std::vector<Change> list = {
+      {"narrow", all(2)}, {"of 30", all(30)}, {"of 60", all(60)}, {"wide", all(400)}};
+  return list;
+}
+
 class Pool1dCausal : public EachSetting {
  protected:
   // Every change after each cut; dy is 0 after it, so that the earlier targets alone have a share in the gradients (0
   // has none, even where the weights it would be multiplied with are NaN).
-  void expect_past_unchanged(const Case& c, const std::vector<int64_t>& cuts) const {
+  void expect_past_unchanged(const Case& c, const std::vector<int64_t>& cuts,
+                             const std::vector<Change>& made = changes()) const {
     const Inputs in = dense_inputs(c, device());
     for (const int64_t cut : cuts) {
       Inputs before = {in.x, in.log_weight, in.sigma, in.dy.clone()};
       before.dy.slice(1, cut).zero_();
       const Outputs want = run(before, c);
-      for (const auto& change : changes()) {
+      for (const auto& change : made) {
         SCOPED_TRACE(std::string(change.name) + " from " + std::to_string(cut) + " of " + std::to_string(c.tokens));
         Inputs after = {in.x.clone(), in.log_weight.clone(), in.sigma.clone(), before.dy};
         change.apply(after, cut);
@@ -129,6 +140,15 @@ TEST_P(Pool1dCausal, NothingLaterShowsInALongRow) {
     c.sizes = Sizes::proportional;
     c.logits = Logits::heavy_clusters;
     expect_past_unchanged(c, {c.tokens / 2 + 1, c.tokens - 70});
+  });
+}
+
+TEST_P(Pool1dCausal, NoKindOfLaterSizesShows) {
+  each([this] {
+    Case c = spec(setting, 1, linear() ? 4000 : 333, 64);
+    if (!c.causal) return;
+    c.sizes = Sizes::proportional;
+    expect_past_unchanged(c, {c.tokens / 4, c.tokens / 2 + 3, c.tokens - 300}, other_kinds());
   });
 }
 

@@ -72,7 +72,7 @@ class Row {
   // dy [targets, channels] -> dx [tokens, channels], dl [tokens], dsigma [targets]
   void backward(const S* dy, S* dx, T* dl, T* dsigma) {
     states_.reserve(in_.targets);
-    if (keeps_weights()) kept_.reserve(offsets_[in_.targets]);
+    keep_weights();
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
       for (std::int64_t m = begin; m < end; ++m) {
         states_[m].kind = kind_of(dy + m * in_.channels);
@@ -94,11 +94,13 @@ class Row {
   // What dy of a target holds.
   enum class Kind : std::uint8_t { zero, finite, other };
 
-  // What the backward needs of a target again: the scale of its weights, 1 / their sum, c_i.
+  // What the backward needs of a target again: the scale of its weights, 1 / their sum, c_i, and where its weights are
+  // kept (below 0: nowhere).
   struct State {
     double scale;
     double inverse;
     double mean;
+    std::int64_t kept;
     Kind kind;
   };
 
@@ -144,8 +146,18 @@ class Row {
     return false;
   }
 
-  // Whether the weights of the whole sequence are kept from scoring to spreading: if that takes less than half of x.
-  bool keeps_weights() const { return is_small() && 2 * offsets_[in_.targets] <= in_.tokens * in_.channels; }
+  // Room for the weights that are kept from scoring to spreading: those of targets that have few, so that it takes at
+  // most half of x. That is each target's own matter (the others are found again, which rounds in another way).
+  void keep_weights() {
+    std::int64_t kept = 0;
+    for (std::int64_t m = 0; m < in_.targets; ++m) {
+      const std::int64_t rows = offsets_[m + 1] - offsets_[m];
+      const bool few = is_small() && 2 * rows <= in_.channels;
+      states_[m].kept = few ? kept : -1;
+      kept += few ? rows : 0;
+    }
+    kept_.reserve(kept);
+  }
   bool is_small() const { return in_.tokens * in_.channels <= kSmall; }
 
   void make_plans() {
@@ -308,7 +320,7 @@ class Row {
     if (work.count == 0) return;
     const std::int64_t width = panel_width<T>(in_.channels);
     const std::int64_t first = offsets_[work.members[0].target] - work.members[0].offset;
-    T* weights = kept_.data() == nullptr ? work.weights.data() : kept_.data() + first;
+    T* weights = work.weights.data();
     work.squares.reserve(offsets_[work.members[work.count - 1].target + 1] - first);
     work.panel.reserve(kTile * width);
     work.strip.reserve(kStrip * width);
@@ -338,10 +350,11 @@ class Row {
       const bool alone = sums.square == 0;
       dsigma[member.target] =
           alone ? T{0} : static_cast<T>(moment * state.inverse / static_cast<double>(in_.sigma[member.target]));
-      if (kept_.data() == nullptr) continue;
-      T* own = weights + member.offset;
+      if (state.kept < 0) continue;
+      const T* own = weights + member.offset;
+      T* kept = kept_.data() + state.kept;
       const auto inverse = static_cast<T>(state.inverse);
-      for (std::int64_t r = 0; r < member.cover.rows(); ++r) own[r] *= inverse;
+      for (std::int64_t r = 0; r < member.cover.rows(); ++r) kept[r] = own[r] * inverse;
     }
   }
 
@@ -405,7 +418,7 @@ class Row {
         const std::int64_t end = std::min(tile + kTile, in_.targets);
         if (!reaches(tile, end, own_begin, own_end)) continue;
         open_tile(work, tile, end);
-        spread_tile(work, tile, {own_begin, own_end}, dy, channels, nodes, rows, scalars);
+        spread_tile(work, {own_begin, own_end}, dy, channels, nodes, rows, scalars);
       }
     });
   }
@@ -431,17 +444,21 @@ class Row {
     bool has(int level, std::int64_t r) const { return r >= row(level, begin) && r < row(level, end); }
   };
 
-  void spread_tile(Workspace& work, std::int64_t tile, const Share& share, const S* dy, std::int64_t channels,
-                   GradientNodes<T>& nodes, const Rows<double>& tokens, double* scalars) {
-    const T* weights = kept_.data() == nullptr ? work.weights.data() : kept_.data() + offsets_[tile];
+  void spread_tile(Workspace& work, const Share& share, const S* dy, std::int64_t channels, GradientNodes<T>& nodes,
+                   const Rows<double>& tokens, double* scalars) {
+    const T* weights = work.weights.data();
     double mean[kTile];
     for (int k = 0; k < work.count; ++k) {
       const Member& member = work.members[k];
       const State& state = states_[member.target];
       mean[k] = state.mean;
-      if (kept_.data() != nullptr) continue;
-      work.weigher.weigh(member.cover, position(member.target), in_.sigma[member.target], state.scale, state.inverse,
-                         work.weights.data() + member.offset);
+      T* own = work.weights.data() + member.offset;
+      if (state.kept < 0) {
+        work.weigher.weigh(member.cover, position(member.target), in_.sigma[member.target], state.scale, state.inverse,
+                           own);
+      } else {
+        std::memcpy(own, kept_.data() + state.kept, static_cast<std::size_t>(member.cover.rows()) * sizeof(T));
+      }
     }
     const auto rows_of = [&](int level, std::int64_t begin, std::int64_t end) {
       if (level < 0) return Rows<double>{tokens.row(begin), tokens.stride, std::min(end, tokens.count) - begin};
@@ -524,7 +541,7 @@ class Row {
   Buffer<double> bits_;
   Buffer<Plan> plans_;
   Buffer<std::int64_t> offsets_;  // of the targets' weights, were they all in one array
-  Buffer<T> kept_;                // that array, over the sums of weights; empty if weights are found again instead
+  Buffer<T> kept_;                // some of those, over their sums
   Buffer<State> states_;
   std::optional<Masses<T>> masses_;
   std::optional<SourceNodes<T>> sources_;
