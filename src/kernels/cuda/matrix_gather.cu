@@ -364,6 +364,8 @@ __global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
     tree = __syncthreads_or(some) != 0;
   }
   if (tree) {
+    copy_wait<1>();  // G and Gm are here: where no target has been processed, nobody has waited for them
+    __syncthreads();
     const float log_weight = own.log[threadIdx.x % kTile];
     const float weight = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - exponent);
     add_leaf<T>(own.gradient, weight, shared.weights[1], shared.rows[0], product);
