@@ -118,6 +118,21 @@ def test_causal_targets_do_not_see_the_future(n, dtype):
     assert torch.isfinite(contextpool.pool1d(x2, l2, sigma2, True)[:, :cut]).all()
 
 
+@pytest.mark.parametrize("later", [2.0, 30.0, 60.0, 800.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_no_bit_depends_on_later_sizes(dtype, later):
+    """Sizes decide which targets share a tile, and how many do where such targets are rare."""
+    n = 8192
+    x, l, _, dy = inputs(1, n, n, 64, dtype)
+    sigma = 0.1 * n * torch.rand(1, n, generator=torch.Generator().manual_seed(1)).cuda() + 0.3
+    for cut in range(1500, n, 500):
+        past, other = dy.clone(), sigma.clone()
+        past[:, cut:], other[:, cut:] = 0, later
+        want, got = (run(x, l, s, True, past) for s in (sigma, other))
+        for a, b, name in zip(got, want, ("y", "dx", "dl", "dsigma")):
+            assert torch.equal(a[:, :cut], b[:, :cut]), f"{name} before {cut}"
+
+
 @pytest.mark.parametrize("what", ["x", "weights"])
 @pytest.mark.parametrize("n", [200, 2048])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -13,16 +13,16 @@ template <typename T>
 struct WideShared {
   unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
   unsigned char weights[2][Wide<T>::kWeightBytes];
-  float partial[2][kTile];
+  float pair_sum[2][2][kTile];  // of the weights of a stage's two pairs
+  float total[kTile];           // of all weights
   TileShared tile;
 };
 
 enum class Kind { tokens, nodes, remainder };
 
-// The weights of target threadIdx.x % 64 for the 16 rows of the n-th listed pair of slots.
+// The weights of target threadIdx.x % 64 for the 16 rows of the n-th listed pair of slots; their sum.
 template <typename T, Kind kKind>
-__device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights,
-                         float& sum) {
+__device__ float weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights) {
   constexpr bool kTokens = kKind == Kind::tokens;
   const auto& entry = tile.shared.list[n];
   const int half = static_cast<int>(threadIdx.x) / kTile, level = entry.level;
@@ -36,6 +36,7 @@ __device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int
   const float base = target.scale * distance, scaled = target.scale * (kTokens ? 1.f : radius);
   const float* exponent = tile.shared.exponent + n * 2 * kSlot;
   const float* mass = tile.shared.mass + n * 2 * kSlot;
+  float sum = 0;
 #pragma unroll
   for (int slot = 0; slot < 2; ++slot) {
     const float start = fmaf(-target.scale, static_cast<float>(slot) * step, base);
@@ -65,36 +66,34 @@ __device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int
     *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) =
         *reinterpret_cast<const uint4*>(weight);
   }
+  return sum;
 }
 
-// Of the n-th stage: a pair for each half of the threads.
+// The same for the n-th stage, which has a pair for each half of the threads.
 template <typename T, bool kCausal>
-__device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights, float& sum) {
+__device__ float weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights) {
   const Target target = tile.shared.targets[threadIdx.x % kTile];
   const int half = static_cast<int>(threadIdx.x) / kTile, n = stage * 2 + half;
   if (n >= count) {
     for (int slot = 0; slot < 2; ++slot) {
       *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) = make_uint4(0, 0, 0, 0);
     }
-    return;
+    return 0;
   }
   const int level = tile.shared.list[n].level;
-  if (level == 0) {
-    weigh_as<T, Kind::tokens>(tile, target, n, weights, sum);
-  } else if (!kCausal || level == tile.level) {
-    weigh_as<T, Kind::nodes>(tile, target, n, weights, sum);
-  } else if constexpr (kCausal) {
-    weigh_as<T, Kind::remainder>(tile, target, n, weights, sum);
-  }
+  if (level == 0) return weigh_as<T, Kind::tokens>(tile, target, n, weights);
+  if (!kCausal || level == tile.level) return weigh_as<T, Kind::nodes>(tile, target, n, weights);
+  return weigh_as<T, Kind::remainder>(tile, target, n, weights);
 }
 
-// The product of the weights and rows of all sources; shared.partial: the weights' sums, in two parts. listed: the
-// groups in the list, where those are all; below 0, before the first time and where one list is not enough.
+// The product of the weights and rows of all sources; shared.total: the weights' sums. Those are added pair after pair,
+// like the products: in the list, other targets' pairs stand between those of one. listed: the groups in the list,
+// where those are all; below 0, before the first time and where one list is not enough.
 template <typename T, bool kCausal>
 __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, int& listed,
                            Wide<T>& product) {
   const Problem& in = tile.in;
-  float sum = 0;
+  if (threadIdx.x < kTile) shared.total[threadIdx.x] = 0;
   product.clear();  // always: sums of the last channels must not be kept
   const bool known = listed >= 0;
   if (!known) tile.rewind<2>();
@@ -137,16 +136,23 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     }
     const int stages = (count + 1) / 2;
     int stage = 0, next = kStages - 1;
-    weigh<T, kCausal>(tile, 0, count, shared.weights[0], sum);
+    float* pair_sum = shared.pair_sum[0][0] + threadIdx.x;
+    *pair_sum = weigh<T, kCausal>(tile, 0, count, shared.weights[0]);
 #pragma unroll 1
     for (int n = 0; n < stages; ++n) {
       copy_wait<kStages - 2>();
       publish();
       __syncthreads();
+      if (threadIdx.x < kTile) {
+        const float* pairs = pair_sum + (n & 1) * (2 * kTile);
+        shared.total[threadIdx.x] = shared.total[threadIdx.x] + pairs[0] + pairs[kTile];
+      }
       if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
       product.start(shared.weights[n & 1], shared.rows[stage], true);
       fetch(n + kStages - 1, next);
-      if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
+      if (n + 1 < stages) {
+        pair_sum[((n + 1) & 1) * (2 * kTile)] = weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1]);
+      }
       products_wait();
       stage = stage + 1 == kStages ? 0 : stage + 1;
       next = next + 1 == kStages ? 0 : next + 1;
@@ -154,7 +160,6 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     copy_wait<0>();
     if (known || tile.done) break;
   }
-  shared.partial[threadIdx.x / kTile][threadIdx.x % kTile] = sum;
   __syncthreads();  // and all rows have been used
 }
 
@@ -180,7 +185,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
   };
   float total[2];
 #pragma unroll
-  for (int t = 0; t < 2; ++t) total[t] = shared.partial[0][matrix_row(t)] + shared.partial[1][matrix_row(t)];
+  for (int t = 0; t < 2; ++t) total[t] = shared.total[matrix_row(t)];
   if (kCausal && part == Part::far && tile.level != 0) {
 #pragma unroll
     for (int k = 0; k < 16; ++k) {

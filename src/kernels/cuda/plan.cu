@@ -370,22 +370,22 @@ __device__ float add_logs(float a, float b) {
 // The weights of larger blocks, level after level, and whether a target may use them; a thread block has a sequence.
 // kAlone: nobody has made those of the smallest blocks and cleared the counts.
 template <bool kAlone>
-__global__ void __launch_bounds__(kSortChunk)
+__global__ void __launch_bounds__(kLogsThreads)
     block_logs_kernel(const __grid_constant__ Problem in, const __grid_constant__ Precision precision, int* counts,
                       int chunks) {
   after_previous();
   const int b = static_cast<int>(blockIdx.x);
   if constexpr (kAlone) {
-    for (int k = threadIdx.x; k < chunks * kClasses; k += kSortChunk) counts[b * chunks * kClasses + k] = 0;
-    leaf_logs(in, b, static_cast<int>(threadIdx.x) / 32, kSortChunk / 32, in.tree.count(kLeaf));
+    for (int k = threadIdx.x; k < chunks * kClasses; k += kLogsThreads) counts[b * chunks * kClasses + k] = 0;
+    leaf_logs(in, b, static_cast<int>(threadIdx.x) / 32, kLogsThreads / 32, in.tree.count(kLeaf));
   }
   const float* sigma = in.sigma + static_cast<std::int64_t>(b) * in.targets;
   bool wide = false;
-  for (int m0 = 0; m0 < in.targets && !wide; m0 += 8 * kSortChunk) {
+  for (int m0 = 0; m0 < in.targets && !wide; m0 += 8 * kLogsThreads) {
     float size[8], most = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {  // all on their way at once
-      const int m = m0 + k * kSortChunk + static_cast<int>(threadIdx.x);
+      const int m = m0 + k * kLogsThreads + static_cast<int>(threadIdx.x);
       size[k] = m < in.targets ? sigma[m] : 0.f;
     }
 #pragma unroll
@@ -396,7 +396,7 @@ __global__ void __launch_bounds__(kSortChunk)
   float* logs = in.block_log + static_cast<std::int64_t>(b) * in.tree.blocks;
   for (int k = kLeaf + 1; k <= in.tree.last; ++k) {
     const float* from = logs + in.tree.offset[k - 1 - kLeaf];
-    for (int c = threadIdx.x; c < in.tree.count(k); c += kSortChunk) {
+    for (int c = threadIdx.x; c < in.tree.count(k); c += kLogsThreads) {
       const float right = 2 * c + 1 < in.tree.count(k - 1) ? from[2 * c + 1] : minus_infinity();
       logs[in.tree.offset[k - kLeaf] + c] = add_logs(from[2 * c], right);
     }
@@ -453,67 +453,93 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Targets of a tile of a class, at most kTile: so few that a tile's targets lie within about two windows (16 blocks, or
-// 512 tokens), where the class has this many of all targets. A tile of far apart targets would go through a long list
-// of sources that each serve one or two of them.
-__device__ int tile_size(int c, int members, int targets) {
-  const int level = c == 0 ? kLeaf - 1 : level_of_class(c);
-  const std::int64_t near = (static_cast<std::int64_t>(members) << (level + 4)) / targets;
-  int size = kLeastTile;
-  while (size < kTile && size * 2 <= near) size *= 2;
-  return size;
+// Targets share tiles within spans of so many (2^this) chunks, counted from the first target: those of a tile lie
+// within about two windows (16 blocks, or 512 tokens). A tile of far apart targets would go through a long list of
+// sources that each serve one or two of them. Which targets share one, and where in it they stand, depends on no later
+// target: the sums over targets are the same to the bit whatever comes later.
+__host__ __device__ int span_chunks(int c) {
+  static_assert(kSortChunk == 1 << (kLeaf + kSpan - 1));
+  return c == 0 ? 0 : level_of_class(c) - kLeaf + 1;
 }
 
-// Stable counting sort of a sequence's targets by class; each class starts on a tile of its own.
+// The members of a class, a warp's count.
+struct Spans {
+  int tiles, tiles_before;      // in all; in the spans before this one
+  int members, members_before;  // of this span; in the chunks before this one
+};
+
+// counts: of each chunk, kClasses apart. This chunk's span is one of 2^shift chunks.
+__device__ Spans count_spans(const int* counts, int chunks, int chunk, int shift) {
+  const int lane = threadIdx.x % 32, span = chunk >> shift, wide = 1 << min(shift, 5);
+  Spans spans{};
+  int open = 0;  // members so far of a span of more than 32 chunks
+#pragma unroll 4
+  for (int base = 0; base < chunks; base += 32) {
+    const int k = base + lane, n = k < chunks ? counts[static_cast<std::int64_t>(k) * kClasses] : 0;
+    const bool here = k >> shift == span;
+    spans.members += __reduce_add_sync(0xffffffffu, here ? n : 0);
+    spans.members_before += __reduce_add_sync(0xffffffffu, here && k < chunk ? n : 0);
+    int all = n;  // of the lane's span, in these 32 chunks
+    for (int m = 1; m < wide; m *= 2) all += __shfl_xor_sync(0xffffffffu, all, m);
+    bool counts_here = lane % wide == 0;  // once for each span
+    if (shift > 5) {
+      open += all;
+      all = open;
+      const bool ends = (base + 32) % (1 << shift) == 0 || base + 32 >= chunks;
+      counts_here = counts_here && ends;
+      open = ends ? 0 : open;
+    }
+    const int tiles = counts_here ? (all + kTile - 1) / kTile : 0;
+    spans.tiles += __reduce_add_sync(0xffffffffu, tiles);
+    spans.tiles_before += __reduce_add_sync(0xffffffffu, k >> shift < span ? tiles : 0);
+  }
+  return spans;
+}
+
+// Stable counting sort of a sequence's targets by class and span; each span starts on a tile of its own.
 __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int* counts, int chunks) {
   after_previous();
   if (in.tree.last > kLeaf + kRaiseUp) let_next_start();  // more of the tree
-  __shared__ int start[kClasses], warp_count[kSortChunk / 32][kClasses];
-  __shared__ int total[kClasses], first_tile[kClasses], full[kClasses], used;
+  constexpr int kWarps = kSortChunk / 32;
+  __shared__ int warp_count[kWarps][kClasses], members[kClasses], members_before[kClasses];
+  __shared__ int tiles[kClasses], first_tile[kClasses], used;  // first_tile: of this span
   const int b = blockIdx.x / chunks, chunk = blockIdx.x % chunks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp < kClasses) {
-    int all = 0, before = 0;
-    for (int c = lane; c < chunks; c += 32) {
-      const int n = counts[(static_cast<std::int64_t>(b) * chunks + c) * kClasses + warp];
-      all += n;
-      before += c < chunk ? n : 0;
-    }
-    all = __reduce_add_sync(0xffffffffu, all);
-    before = __reduce_add_sync(0xffffffffu, before);
-    if (lane == 0) {
-      total[warp] = all;
-      start[warp] = before;
-    }
-    warp_count[lane][warp] = 0;
-  }
-  __syncthreads();
-  if (warp == 0) {  // a lane has a class
-    const int members = lane < kClasses ? total[lane] : 0, size = tile_size(lane, members, in.targets);
-    const int tiles = (members + size - 1) / size;
-    int end = tiles;
-    for (int k = 1; k < 32; k *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, end, k);
-      end += lane >= k ? before : 0;
-    }
-    if (lane < kClasses) {
-      first_tile[lane] = end - tiles;
-      full[lane] = size;
-    }
-    if (chunk == 0 && lane <= kClasses) in.class_tile[b * (kClasses + 1) + lane] = end - tiles;
-    if (lane == 31) used = end;
-  }
   const int m = chunk * kSortChunk + threadIdx.x;
   const bool here = m < in.targets;
   Target target;
   if (here) target = in.plan[static_cast<std::int64_t>(b) * in.targets + m];
+  const int classes = class_of_level(in.tree.last) + 1;
+  for (int c = warp; c < classes; c += kWarps) {
+    const Spans spans =
+        count_spans(counts + static_cast<std::int64_t>(b) * chunks * kClasses + c, chunks, chunk, span_chunks(c));
+    if (lane == 0) {
+      members[c] = spans.members;
+      members_before[c] = spans.members_before;
+      tiles[c] = spans.tiles;
+      first_tile[c] = spans.tiles_before;
+    }
+    if (lane < kWarps) warp_count[lane][c] = 0;
+  }
+  __syncthreads();
+  if (warp == 0) {  // a lane has a class
+    const int own = lane < classes ? tiles[lane] : 0;
+    int end = own;
+    for (int k = 1; k < 32; k *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, end, k);
+      end += lane >= k ? before : 0;
+    }
+    if (lane < classes) first_tile[lane] += end - own;
+    if (chunk == 0 && lane <= kClasses) in.class_tile[b * (kClasses + 1) + lane] = end - own;
+    if (lane == 31) used = end;
+  }
   const int c = here ? class_of_level(target.level) : -1;
   const unsigned same = __match_any_sync(0xffffffffu, c);
   const int rank = __popc(same & ((1u << lane) - 1));
   if (here && rank == 0) warp_count[warp][c] = __popc(same);
   __syncthreads();
-  if (threadIdx.x < kClasses) {
-    int sum = start[threadIdx.x];
-    for (int w = 0; w < kSortChunk / 32; ++w) {
+  if (static_cast<int>(threadIdx.x) < classes) {
+    int sum = members_before[threadIdx.x];
+    for (int w = 0; w < kWarps; ++w) {
       const int n = warp_count[w][threadIdx.x];
       warp_count[w][threadIdx.x] = sum;
       sum += n;
@@ -526,10 +552,10 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
   }
   if (!here) return;
   const int at = warp_count[warp][c] + rank;
-  Target* tile = in.sorted + (static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / full[c]) * kTile;
-  tile[at % full[c]] = target;
-  const bool last = at + 1 == total[c] || (at + 1) % full[c] == 0;
-  for (int k = at % full[c] + 1; last && k < kTile; ++k) tile[k] = nobody;
+  Target* tile = in.sorted + (static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / kTile) * kTile;
+  tile[at % kTile] = target;
+  if (at + 1 < members[c]) return;
+  for (int k = at % kTile + 1; k < kTile; ++k) tile[k] = nobody;
 }
 
 }  // namespace
@@ -537,11 +563,9 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
 int sort_chunks(int targets) { return (targets + kSortChunk - 1) / kSortChunk; }
 
 int max_sorted_tiles(int targets, const Tree& tree) {
-  // Full tiles, one begun in each class, and for each class that is not dense members / tile_size, which is at most
-  // targets / 2^(level + 3).
-  const int classes = class_of_level(tree.last) + 1;
-  int tiles = targets / kTile + classes;
-  for (int c = 0; c < classes; ++c) tiles += (targets >> ((c == 0 ? kLeaf - 1 : level_of_class(c)) + 3)) + 1;
+  // Full tiles, and one begun in each span of each class.
+  int tiles = targets / kTile;
+  for (int c = 0; c <= class_of_level(tree.last); ++c) tiles += ((sort_chunks(targets) - 1) >> span_chunks(c)) + 1;
   return tiles;
 }
 
@@ -554,14 +578,14 @@ cudaError_t plan_targets(const Problem& in, const Precision& precision, int* cou
   }
   cudaError_t error = cudaSuccess;
   if (in.tree.exists() && in.tokens <= kLogsAlone) {
-    error = launch<block_logs_kernel<true>>(dim3(in.batch), kSortChunk, 0, stream, in, precision, counts, chunks);
+    error = launch<block_logs_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
   } else {
     const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
     const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
     error = launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32), kThreads,
                                       0, stream, in, leaves, counts, cleared);
     if (error == cudaSuccess && in.tree.exists()) {
-      error = launch<block_logs_kernel<false>>(dim3(in.batch), kSortChunk, 0, stream, in, precision, counts, chunks);
+      error = launch<block_logs_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
     }
   }
   if (error == cudaSuccess) {

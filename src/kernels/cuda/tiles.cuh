@@ -22,9 +22,8 @@ constexpr Pipeline kFewScoresPipe{5, 2};  // below this many tiles
 constexpr int kManyScores = 2048;
 constexpr Pipeline kTokensPipe{3, 3};  // the gathers
 constexpr Pipeline kBlocksPipe{4, 2};
-constexpr int kListRows = 512;    // source rows whose weights' exponents are brought to shared memory at once
-constexpr int kManyTiles = 1024;  // fill the multiprocessors; a thread block of the forward sum then does all channels
-constexpr int kLeastTile = 2;     // targets of a tile where neighbours in the order are far apart
+constexpr int kListRows = 512;   // source rows whose weights' exponents are brought to shared memory at once
+constexpr int kManyTiles = 640;  // fill the multiprocessors; a thread block of the forward sum then does all channels
 
 constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
 constexpr int kNodes = 8;           // Chebyshev nodes of a block
@@ -34,7 +33,9 @@ constexpr int kRaiseDown = 4;       // ... or down
 constexpr int kTreeColumns = 64;    // channels of a thread block of the tree kernels
 constexpr int kMaxLevels = 26;      // levels 6 .. 31
 constexpr int kClasses = 24;        // tokens, then levels 6 .. 28
-constexpr int kSortChunk = 1024;    // targets of a thread block of the sort
+constexpr int kLogsThreads = 1024;  // that make the weights of a sequence's blocks
+constexpr int kSortChunk = 512;     // targets of a thread block of the sort
+constexpr int kSpan = 4;            // log2 of the blocks in whose span targets of a level share tiles (see span_chunks)
 constexpr int kShortLanes = 8;      // threads that plan a target of a short sequence together: there are few targets
 constexpr int kLongLanes = 4;
 constexpr int kLogsAlone = 8192;  // tokens of a sequence up to which one thread block makes all its weights of blocks
