@@ -269,8 +269,9 @@ struct DiscWeights {
         const auto d2 = dj * dj + di2;
         const auto falloff = d2 * target.inv;
         // What a vector holds past the run's end is outside the disc, or past the row's end, where bits are -inf.
-        const auto e = d2 <= limit ? load(bits + k) - falloff - scale : nothing;
-        const auto own = exp2<T>(e) * factor;
+        const auto inside = d2 <= limit;
+        const auto e = inside ? load(bits + k) - falloff - scale : nothing;
+        const auto own = inside ? exp2<T>(e) * factor : Vec<double>{};  // the factor may be no number
         store_double(weight.data() + run.offset + k, own);
         total += own;
         if constexpr (squares) {

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
         return cell.on(map.targets) ? cell.index(map.targets) : -1;
       });
   SumIn<S> mass[2] = {}, mass_square[2] = {}, dot[2] = {}, dot_square[2] = {};
-  const auto use = [&](const Pairs<T>& a, const Pairs<T>& falloff, const S* rows, int /*patch_row*/) {
+  const auto use = [&](const Pairs<T>& a, const Pairs<T>& falloff, const S* rows, int /*band*/) {
     const Pairs<T> q = rows_of_dy.scores(shared.own, rows);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -140,12 +140,19 @@ struct CollectShared {
   typename Product<S, kChannels>::Shared product;
 };
 
+// p_ij of a weight: 0 where that is, though the sum of the target's weights may be no number.
+template <typename T>
+__device__ T share_of(T weight, const Target<T>& t) {
+  return weight == 0 ? T{0} : weight * t.inverse;
+}
+
 // Pixels of the warp again, target by target: a gradient that is not finite must not meet the weight of 0 that others
-// of the patch have for it. mean: of all targets; dl, where given: of all pixels.
+// of the patch have for it. radius: of the farthest that a target sees; mean: of all targets; dl, where given: of all
+// pixels.
 template <typename S, int kChannels>
 __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const Features<S>& dy,
-                      const SumOf<S>* l, const Target<SumOf<S>>* plan, const SumOf<S>* mean, unsigned rows, S* dx,
-                      SumOf<S>* dl) {
+                      const SumOf<S>* l, const Target<SumOf<S>>* plan, int radius, const SumOf<S>* mean, unsigned rows,
+                      S* dx, SumOf<S>* dl) {
   using T = SumOf<S>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int r = 0; r < kCells; ++r) {
@@ -154,17 +161,22 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
     const T own = l[cell.index(map.pixels)];
     if (own == static_cast<T>(-INFINITY)) continue;
     T sums[(kChannels + 31) / 32] = {}, share = 0;
-    for (int m = 0; m < map.targets.cells(); ++m) {
-      const Target<T> t = plan[m];
-      if (t.reach < 0) continue;
-      const T di = static_cast<T>(cell.row - m / map.targets.columns * map.targets.step_h);
-      const T dj = static_cast<T>(cell.column - m % map.targets.columns * map.targets.step_w);
-      const T p = weight(own, t, di * di + dj * dj) * t.inverse;
-      if (p == 0) continue;
-      share += p * mean[m];
+    const Grid& grid = map.targets;
+    const int bottom = min(grid.rows - 1, (cell.row + radius) / grid.step_h);
+    const int right = min(grid.columns - 1, (cell.column + radius) / grid.step_w);
+    for (int a = max(0, cell.row - radius) / grid.step_h; a <= bottom; ++a) {
+      for (int b = max(0, cell.column - radius) / grid.step_w; b <= right; ++b) {
+        const int m = a * grid.columns + b;
+        const Target<T> t = plan[m];
+        if (t.reach < 0) continue;
+        const T di = static_cast<T>(cell.row - a * grid.step_h), dj = static_cast<T>(cell.column - b * grid.step_w);
+        const T p = share_of(weight(own, t, di * di + dj * dj), t);
+        if (p == 0) continue;
+        share += p * mean[m];
 #pragma unroll
-      for (int n = 0; n < (kChannels + 31) / 32; ++n) {
-        if (n * 32 + lane < dy.channels) sums[n] += p * Storage<S>::load(dy.row(m)[n * 32 + lane]);
+        for (int n = 0; n < (kChannels + 31) / 32; ++n) {
+          if (n * 32 + lane < dy.channels) sums[n] += p * Storage<S>::load(dy.row(m)[n * 32 + lane]);
+        }
       }
     }
     const int pixel = cell.index(map.pixels);
@@ -201,7 +213,7 @@ struct OwnPixels {
   __device__ bool exists(int r) const { return log_weight[r] != static_cast<T>(-INFINITY); }
 };
 
-// use(p, mean, rows, patch row) for every patch of targets of which one sees one of the warp's pixels.
+// use(p, mean, rows, band) for every patch of targets of which one sees one of the warp's pixels.
 template <typename S, int kChannels, typename Use>
 __device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const OwnPixels<SumOf<S>>& own,
                              const Features<S>& dy, const Scratch<SumOf<S>>& scratch,
@@ -259,10 +271,10 @@ __device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const
       for (int r = 0; r < 2; ++r) {
         const T di = top_row + (near_row - own.i[r]) + k / 2 * 2 * step_h;
         const T dj = left_column + (near_column - own.j[r]) + k % 2 * step_w;
-        p.at[r][k] = weight(own.log_weight[r], t, di * di + dj * dj) * t.inverse;
+        p.at[r][k] = share_of(weight(own.log_weight[r], t, di * di + dj * dj), t);
       }
     }
-    use(p, means, &shared.stages.row[half][slot][0][0], patch.row);
+    use(p, means, &shared.stages.row[half][slot][0][0], patch.band());
   });
 }
 
@@ -293,7 +305,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     });
     SumIn<S> difference[2] = {};
     over_targets<S, kChannels>(map, block, own, dy, scratch, shared,
-                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
+                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int band) {
                                  const Pairs<T> q = rows_of_x.scores(shared.own, rows);
 #pragma unroll
                                  for (int r = 0; r < 2; ++r) {
@@ -304,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                                    }
                                    difference[r].add(part);
                                  }
-                                 product.add(shared.product, p, rows, patch_row);
+                                 product.add(shared.product, p, rows, band);
                                });
     if (!block.inside) return;
 #pragma unroll
@@ -316,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   } else {
     SumIn<S> share[2] = {};
     over_targets<S, kChannels>(map, block, own, dy, scratch, shared,
-                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int patch_row) {
+                               [&](const Pairs<T>& p, const T(&mean)[4], const S* rows, int band) {
 #pragma unroll
                                  for (int r = 0; r < 2; ++r) {
                                    T part = 0;
@@ -326,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                                    }
                                    share[r].add(part);
                                  }
-                                 product.add(shared.product, p, rows, patch_row);
+                                 product.add(shared.product, p, rows, band);
                                });
     if (!block.inside) return;
     shares[0] = sum_of_row(share[0].total());
@@ -360,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (spoiled == 0) return;
   __syncwarp();
   const std::int64_t targets = block.batch * map.targets.cells();
-  again<S, kChannels>(map, block, x, dy, l, scratch.plan + targets,
+  again<S, kChannels>(map, block, x, dy, l, scratch.plan + targets, scratch.radius[block.batch],
                       scratch.dot + block.chunk * map.batch * map.targets.cells() + targets, spoiled, dx,
                       kDifferences<S> ? nullptr : dl);
 }

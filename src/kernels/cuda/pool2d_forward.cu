@@ -23,7 +23,8 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
     const Target<T> t = own.of(r);
     const T own_factor = of_row(factor[0], factor[1], r);
     const Cell cell(block.patch_row, block.patch_column, r);
-    if ((rows >> r & 1u) == 0 || !cell.on(map.targets)) continue;
+    // Where the sum of the weights is no number, neither is any of y, and that has been written.
+    if ((rows >> r & 1u) == 0 || !cell.on(map.targets) || isnan(own_factor)) continue;
     const int i = cell.row * map.targets.step_h, j = cell.column * map.targets.step_w, radius = radius_of(t.reach);
     T sums[(kChannels + 31) / 32] = {};
     for (int a = max(0, i - radius); a <= min(map.pixels.rows - 1, i + radius); ++a) {
@@ -60,10 +61,10 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
   const OwnTargets<T> own(map, block, plan + block.batch * map.targets.cells(), nullptr);
   P product;
   SumIn<S> mass[2] = {};
-  const auto use = [&](const Pairs<T>& a, const Pairs<T>& /*falloff*/, const S* rows, int patch_row) {
+  const auto use = [&](const Pairs<T>& a, const Pairs<T>& /*falloff*/, const S* rows, int band) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) mass[r].add((a.at[r][0] + a.at[r][1]) + (a.at[r][2] + a.at[r][3]));
-    product.add(shared.product, a, rows, patch_row);
+    product.add(shared.product, a, rows, band);
   };
   over_sources<S, kChannels>(map, block, own, x, l, shared.stages, shared.sources, use);
   if (!block.inside) return;
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
   }
   product.store(to, scale, x.channels, x.aligned);
   const unsigned spoiled = product.spoiled();
+  __syncwarp();
   if (spoiled != 0) again<S, kChannels>(map, block, x, l, own, spoiled, factor, y);
 }
 

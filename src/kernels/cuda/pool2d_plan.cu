@@ -99,16 +99,17 @@ struct Planner {
     constexpr T kSpare = 2;  // a first disc leaves out e^-2 of what may be left out
     constexpr T kSafe = 40;  // weights up to e^40 can be summed up
     constexpr T kNear = 2;   // d^2 of the nearest
-    const T rim = top + drop + kSpare + crowd();
-    const auto by_weight = [&](T z) { return cut((rim - z) / half); };
-    const auto by_moment = [&](T v) { return cut((rim + tangent() - v) / (kSlope * half)); };
+    // Of a sum e^(z + more). Log weights may be large, and differ by little: they meet each other first.
+    const T room = drop + kSpare + crowd();
+    const auto by_weight = [&](T z, T more) { return cut(((top - z) + (room - more)) / half); };
+    const auto by_moment = [&](T v, T more) { return cut(((top - v) + (room + tangent() - more)) / (kSlope * half)); };
     T z = -INFINITY, v = -INFINITY;
     visit(fmin(kNear, support), [&](T l, T d2) {
       z = fmax(z, l - d2 * half);
       if (d2 > 0) v = fmax(v, l - d2 * half + log(d2));
     });
     z = largest_of(z);
-    if (cuts) t.reach = far = moment ? fmax(by_weight(z), by_moment(largest_of(v))) : by_weight(z);
+    if (cuts) t.reach = far = moment ? fmax(by_weight(z, 0), by_moment(largest_of(v), 0)) : by_weight(z, 0);
     if (!cuts || !(top - z < kSafe)) {
       if (!largest(t.reach, z)) far = t.reach = -1;
     }
@@ -131,13 +132,13 @@ struct Planner {
     });
     sum = sum_of(sum);
     const T allowed = T{0.8} * exp(-drop);
-    T reach = by_weight(z + log(sum));
+    T reach = by_weight(z, log(sum));
     for (int k = 1; k >= 0; --k) reach = sum_of(outside[k]) <= allowed * sum ? fmin(reach, cut(disc[k])) : reach;
     t.reach = fmin(t.reach, reach);
     t.scale = largest_of(most);
     if (!moment) return;
     square = sum_of(square);
-    T wide = by_moment(z + log(square));
+    T wide = by_moment(z, log(square));
     for (int k = 1; k >= 0; --k) {
       wide = sum_of(far_outside[k]) <= allowed * square ? fmin(wide, cut(far_disc[k])) : wide;
     }
@@ -147,12 +148,11 @@ struct Planner {
  private:
   // z = the largest l_j - d^2 h of the disc; NaN if a log weight is none or infinite. False: no source exists.
   __device__ bool largest(T reach, T& z) const {
-    constexpr T kLeast = sizeof(T) == sizeof(float) ? static_cast<T>(-3e38) : static_cast<T>(-1e308);
     bool bad = false;
     T most = -INFINITY;
     visit(reach, [&](T l, T d2) {
       bad = bad || isnan(l) || l == static_cast<T>(INFINITY);
-      most = fmax(most, fmax(l - d2 * half, kLeast));
+      most = fmax(most, l - d2 * half);
     });
     z = largest_of(most);
     if (__any_sync(own_lanes(), bad) != 0) z = NAN;

@@ -83,7 +83,7 @@ struct Product {
 
   // Weights are taken as the sum of two numbers of the storage type, so that they are as good as float: a result of few
   // sources would otherwise be off by more than its own rounding.
-  __device__ void add(Shared& /*shared*/, const Pairs<T>& w, const S* other, int /*patch_row*/) {
+  __device__ void add(Shared& /*shared*/, const Pairs<T>& w, const S* other, int /*band*/) {
     unsigned high[4], low[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -208,17 +208,17 @@ struct PlainProduct {
   struct alignas(16) Shared {
     T weight[kWarps][kCells][kCells];  // [other cell][own row]
   };
-  // Lane 8 g + q has rows 4 g .. 4 g + 3 and vectors q, q + 8, ... of the channels. What one row of patches adds is
+  // Lane 8 g + q has rows 4 g .. 4 g + 3 and vectors q, q + 8, ... of the channels. What one band of patches adds is
   // summed up by itself.
   SumIn<T> sums[kRows][kVectors * kVector] = {};
   T part[kRows][kVectors * kVector] = {};
-  int patch_row = -1;
+  int last_band = -1;
 
-  __device__ void add(Shared& shared, const Pairs<T>& w, const T* other, int row) {
+  __device__ void add(Shared& shared, const Pairs<T>& w, const T* other, int band) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     auto& weight = shared.weight[threadIdx.x / 32];
-    if (row != patch_row) finish();
-    patch_row = row;
+    if (band != last_band) finish();
+    last_band = band;
     unsigned cells = 0;  // with a weight for one of the rows
     __syncwarp();
 #pragma unroll

@@ -40,6 +40,11 @@ struct Cell {
 struct Patch {
   int row, column;
   unsigned bits;  // bit k: cell k is to be read; bit kCells + w: warp w uses the patch
+  // Which of the bands of 8 patches along a row it is in.
+  __device__ int band() const {
+    static_assert(Pool2d::kMaxSide / kPatch / 8 <= 1 << 12);
+    return row << 12 | column / 8;
+  }
   __device__ bool live(int cell) const { return (bits >> cell & 1u) != 0; }
   __device__ bool used_by(int warp) const { return (bits >> (kCells + warp) & 1u) != 0; }
 };

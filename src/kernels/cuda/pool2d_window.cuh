@@ -40,7 +40,7 @@ struct SourceShared {
   SumOf<S> reach[kWarps];
 };
 
-// use(a, falloff, rows, patch row) for every patch of pixels that one of the warp's targets sees: the weights, d^2 inv,
+// use(a, falloff, rows, band) for every patch of pixels that one of the warp's targets sees: the weights, d^2 inv,
 // and the features in shared memory. x and l are those of the map.
 template <typename S, int kChannels, typename Use>
 __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const OwnTargets<SumOf<S>>& own,
@@ -95,7 +95,7 @@ __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const
         falloff.at[r][k] = d2 * own.target[r].inv;
       }
     }
-    use(a, falloff, &stages.row[half][slot][0][0], patch.row);
+    use(a, falloff, &stages.row[half][slot][0][0], patch.band());
   });
 }
 
