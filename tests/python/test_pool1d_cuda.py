@@ -133,6 +133,40 @@ def test_no_bit_depends_on_later_sizes(dtype, later):
             assert torch.equal(a[:, :cut], b[:, :cut]), f"{name} before {cut}"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_weight_that_is_no_number_shows_as_far_as_windows_go(dtype, causal):
+    n, bad, size = 4000, 710, 100.0  # a window of 1264 to each side, which blocks of 64 do not fill
+    x, l, _, _ = inputs(1, n, n, 8, dtype)
+    l[:, bad] = float("nan")
+    y = contextpool.pool1d(x, l, torch.full_like(l, size), causal)
+    distance = torch.arange(n, device="cuda") - bad
+    uses = (distance**2 <= 160 * size**2) & ((distance >= 0) if causal else True)
+    assert torch.equal(y[0].isnan().any(-1), uses)
+
+
+@pytest.mark.parametrize("n", [300, 2048])
+def test_float16_takes_gradients_of_thousands(n):
+    x, l, _, dy = inputs(1, n, n, 24, torch.float16)
+    sigma, dy = torch.full_like(l, 100), (dy + 2) * 1000
+    want, _ = reference(x, 0 * l, sigma, False, dy)
+    got = run(x, 0 * l, sigma, False, dy)
+    assert (got[1].double() - want[1]).abs().max() <= 2e-3 * want[1].abs().max()
+    assert got[2].isfinite().all() and got[3].isfinite().all()
+
+
+def test_tokens_millions_apart():
+    """One target over 2^23 tokens, which are looked at one by one."""
+    n, size = 1 << 23, 3e6
+    x = torch.ones(1, n, 8, device="cuda", dtype=torch.bfloat16)
+    l, sigma = torch.zeros(1, n, device="cuda"), torch.full((1, 1), size, device="cuda")
+    dy = torch.full((1, 1, 8), 1e6, device="cuda", dtype=torch.bfloat16)
+    dx = run(x, l, sigma, False, dy)[1][0, :, 0].double()
+    p = torch.softmax(-((torch.arange(n, device="cuda").double() - (n - 1)) ** 2) / (2 * size**2), 0)
+    want = p * dy[0, 0, 0].double()
+    assert ((dx - want).abs() <= 2e-2 * want + 1e-6 * want.max()).all()
+
+
 @pytest.mark.parametrize("what", ["x", "weights"])
 @pytest.mark.parametrize("n", [200, 2048])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -123,10 +123,10 @@ struct Gather {
     copy_commit();
   }
 
-  // From the row to a target. Between tokens it is a whole number below 2^22, or it does not matter: an addition to
-  // the digits of 1.5 2^23 makes it a float, which is cheaper than to convert it.
+  // From the row to a target. Between tokens it is a whole number, and up to 2^22 an addition to the digits of 1.5 2^23
+  // makes it a float, which is cheaper than to convert it.
   __device__ float distance(int position) const {
-    if (!kTokens) return static_cast<float>(position - origin) - row.offset;
+    if (!kTokens || in.tokens > 1 << 22) return static_cast<float>(position - origin) - row.offset;
     constexpr float kMagic = 12582912.f;
     return __int_as_float(0x4b400000 + (position - origin)) - (kMagic + row.offset);
   }
@@ -248,14 +248,27 @@ struct TokensShared {
   unsigned live[kTile / 32];
 };
 
+// What G is multiplied by, and the weights divided by, in add_leaf: G may be 128 times as large as dx, and then float16
+// could not hold it.
+template <typename T>
+__device__ float leaf_factor(const float (&gradient)[kNodes][Wide<T>::kColumns]) {
+  if constexpr (!std::is_same_v<T, __half>) return 1;
+  bool large = false;
+  for (int k = threadIdx.x; k < kNodes * Wide<T>::kColumns; k += kWarpgroup) {
+    large = large || fabsf(gradient[k / Wide<T>::kColumns][k % Wide<T>::kColumns]) > 0x1p15f;
+  }
+  return __syncthreads_or(large) != 0 ? 0x1p-8f : 1.f;
+}
+
 // dx_j += w_j sum_q L_q(j) G_q as one more product. Both factors are sums of two numbers, h + l: slots of 8 columns
 // (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
 template <typename T>
-__device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], float weight, unsigned char* a,
-                         unsigned char* b, Wide<T>& product) {
+__device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], float weight, float factor,
+                         unsigned char* a, unsigned char* b, Wide<T>& product) {
   const int r = threadIdx.x % kTile, half = threadIdx.x / kTile;
   __align__(16) Pair<T> high[kNodes / 2], low[kNodes / 2];
-  const auto split = [&](const float4& v, int k) {
+  const auto split = [&](const float4& from, float factor, int k) {
+    const float4 v = make_float4(factor * from.x, factor * from.y, factor * from.z, factor * from.w);
     high[k] = Pair<T>::of(v.x, v.y);
     high[k + 1] = Pair<T>::of(v.z, v.w);
     low[k] = Pair<T>::of(v.x - high[k].first(), v.y - high[k].second());
@@ -263,10 +276,7 @@ __device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], flo
   };
   const auto* table = reinterpret_cast<const float4*>(kLeafTable.token[r]);
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const float4 v = table[k];
-    split(make_float4(weight * v.x, weight * v.y, weight * v.z, weight * v.w), 2 * k);
-  }
+  for (int k = 0; k < 2; ++k) split(table[k], weight / factor, 2 * k);
   const uint4 none = make_uint4(0, 0, 0, 0);
   *reinterpret_cast<uint4*>(a + weight_offset(r, half * 2)) = *reinterpret_cast<const uint4*>(high);
   *reinterpret_cast<uint4*>(a + weight_offset(r, half * 2 + 1)) =
@@ -275,8 +285,8 @@ __device__ void add_leaf(const float (&gradient)[kNodes][Wide<T>::kColumns], flo
 #pragma unroll 1
   for (int q = warp_id(); q < kNodes; q += 4) {
     const auto* from = reinterpret_cast<const float4*>(gradient[q] + lane_id() * 8);
-    split(from[0], 0);
-    split(from[1], 2);
+    split(from[0], factor, 0);
+    split(from[1], factor, 2);
     const uint4 h = *reinterpret_cast<const uint4*>(high);
     *reinterpret_cast<uint4*>(panel + panel_offset(q, lane_id() % 8)) = h;
     *reinterpret_cast<uint4*>(panel + panel_offset(8 + q, lane_id() % 8)) = h;
@@ -368,7 +378,7 @@ __global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
     __syncthreads();
     const float log_weight = own.log[threadIdx.x % kTile];
     const float weight = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - exponent);
-    add_leaf<T>(own.gradient, weight, shared.weights[1], shared.rows[0], product);
+    add_leaf<T>(own.gradient, weight, leaf_factor<T>(own.gradient), shared.weights[1], shared.rows[0], product);
   }
   copy_wait<0>();
   __syncwarp();

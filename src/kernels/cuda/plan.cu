@@ -222,10 +222,13 @@ struct Planner {
     const bool cut_left = low > first << level;
     const bool cut_right = !in.causal && high < in.tokens - 1 && ((high + 1) & (length - 1)) != 0;
     float least = own, most = own;
-    bool bad = !(own < __int_as_float(0x7f800000));
+    bool bad = !(own < __int_as_float(0x7f800000)), bad_edge = false;
     for (int b = first + lanes.lane; b <= last; b += kLanes) {
+      if ((b == first && cut_left) || (b == last && cut_right)) {  // the token that is bad may not be a source
+        bad_edge = bad_edge || isnan(logs[b]);
+        continue;
+      }
       bad = bad || isnan(logs[b]);
-      if ((b == first && cut_left) || (b == last && cut_right)) continue;
       least = fmaxf(least, logs[b] - square(target.scale * far_distance(b << level, ((b + 1) << level) - 1)));
     }
     if (in.causal) {
@@ -246,6 +249,11 @@ struct Planner {
     }
     least = lanes.max(least);
     bad = lanes.any(bad);
+    if (!bad && lanes.any(bad_edge)) {
+      begin = low;
+      end = high + 1;
+      return Verdict::tokens;
+    }
     if (!bad && !(least > minus_infinity())) {  // whatever is alive lies in the blocks cut by the support
       const bool left = cut_left && first <= last && logs[first] > minus_infinity();
       const bool right = cut_right && first <= last && logs[last] > minus_infinity();

@@ -168,9 +168,10 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
   constexpr int kStaged = sizeof(T) * kStages * kScoreRows * score_stride<T>();
   constexpr int kFirst = (sizeof(ScoreShared) + 15) / 16 * 16 + kStaged;
   static_assert(kFirst + kStaged <= kMostShared);
-  const int stride = resident_stride<T>(in.channels), all = sizeof(T) * kTile * stride;
+  const int stride = resident_stride<T>(in.channels);
+  const std::int64_t all = std::int64_t{sizeof(T)} * kTile * stride;
   const bool resident = kFirst + all <= kMostShared;  // dy stays
-  const int bytes = kFirst + (resident ? all : kStaged);
+  const int bytes = kFirst + (resident ? static_cast<int>(all) : kStaged);
   return launch<score_kernel<T>>(dim3(tiles * in.batch), kThreads, bytes, stream, in, part, out, resident, stride);
 }
 
