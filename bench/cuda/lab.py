@@ -3,6 +3,7 @@
     python3 bench/cuda/lab.py check            every dtype, path and awkward input; exit status 1 on a miss
     python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
     python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
+    python3 bench/cuda/lab.py linear           nanoseconds a token as rows grow, for narrow, wide and mixed sizes
     python3 bench/cuda/lab.py parts            microseconds of each kernel (PyTorch's profiler)
     python3 bench/cuda/lab.py host [--peers PATH/op_peers.py]   microseconds of the host's time in a call, and of steps
                                                of little work beside PyTorch's own
@@ -86,6 +87,8 @@ def sizes(kind, b, m, n, g):
         s[:, 5::13] = 1e-30
         s[:, 2::17] = 1e30
         return s
+    if kind == "mixed":  # from half a token to a quarter of the row, as many of each order of size
+        return 0.5 * (n / 2) ** u
     if kind == "wide":
         return 0.3 * n * u + 0.05 * n
     return torch.full_like(u, float(kind))
@@ -291,6 +294,22 @@ def time_all(op, peers_path, shapes, dtype):
         torch.cuda.empty_cache()
 
 
+def linear(op, dtype):
+    """Time of a step by its tokens; a row of 1048576 should take as much of it as one of 131072."""
+    lengths = 32768, 131072, 1048576
+    print("sizes   causal  " + "".join(f"{n:>9}" for n in lengths) + "   tokens: nanoseconds each, in replay")
+    for size in ("log", "paper", "mixed"):
+        for causal in (False, True):
+            each = []
+            for n in lengths:
+                x, l, sigma = problem(f"1,{n},512", size, dtype)
+                replay = replay_of(step_of(lambda x, l, s, c=causal: op(x, l, s, c, "auto"), x, l, sigma))
+                each.append(medians_ms(replay, count=20, rounds=2)[0] * 1e6 / n)
+                del x, l, sigma, replay
+                torch.cuda.empty_cache()
+            print(f"{size:8}{str(causal):8}" + "".join(f"{v:9.2f}" for v in each), flush=True)
+
+
 def parts(op, shapes, dtype):
     from torch.profiler import ProfilerActivity, profile
 
@@ -355,7 +374,7 @@ def host(op, peers_path):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["check", "time", "parts", "host"])
+    ap.add_argument("what", choices=["check", "time", "linear", "parts", "host"])
     ap.add_argument("--library")
     ap.add_argument("--peers")
     ap.add_argument("--shapes", default="", help="B,N,D;B,N,D: only these")
@@ -378,6 +397,8 @@ def main():
         sys.exit(0 if check(op, a.quick) else 1)
     if a.what == "host":
         host(op, a.peers)
+    elif a.what == "linear":
+        linear(op, getattr(torch, a.dtype))
     elif a.what == "time":
         time_all(op, a.peers, shapes, getattr(torch, a.dtype))
     else:

@@ -167,6 +167,24 @@ def test_tokens_millions_apart():
     assert ((dx - want).abs() <= 2e-2 * want + 1e-6 * want.max()).all()
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "window"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_long_enough_for_an_index_of_targets(dtype, causal, algorithm):
+    """Against the CPU's own algorithm in float64: sizes of less than a token beside some of thousands, in no order."""
+    x, l, sigma, dy = inputs(1, 80_000, 70_000, 8, dtype)
+    if algorithm == "window":
+        sigma.clamp_(max=40)
+    want = run(*(t.cpu().double() for t in (x, l, sigma)), causal, dy.cpu().double())
+    got = run(x, l, sigma, causal, dy, algorithm)
+    relative, absolute = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (8e-3, 4e-3)}[dtype]
+    slack = (x.double().norm(dim=-1).max() * dy.double().norm(dim=-1).max()).item()
+    for k, (a, b) in enumerate(zip(got, want)):
+        scale = x.double().abs().max().item() if k == 0 else b.abs().max().item()
+        allowed = relative * scale + absolute * (0, 0, slack, 2 * slack)[k]
+        assert (a.cpu().double() - b).abs().max() <= allowed, ("y", "dx", "dl", "dsigma")[k]
+
+
 @pytest.mark.parametrize("what", ["x", "weights"])
 @pytest.mark.parametrize("n", [200, 2048])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -29,10 +29,13 @@ struct Backward {
   Weighted* tiled;     // [batch, tiles * kTile], in the order of the tiles
   Weighted* natural;   // [batch, targets], as they come: those with a level have near tokens
   int4* bounds;        // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
+  int4* index;         // [batch, index_size(tiles)]: the same of kIndexed half tiles together; null: there are few
   float4* near_sums;   // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
   float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
   float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
 };
+
+__host__ __device__ inline int index_size(int tiles) { return (2 * tiles + kIndexed - 1) / kIndexed; }
 
 // What the sums Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of a target lead to; called by threads 0 .. 63 of a tile.
 // A target whose dy is 0 (not alive) has no share in any gradient, whatever its sources hold, nor in how the sums of
@@ -95,6 +98,9 @@ cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaS
 // gradient of every block, from the targets that use it.
 template <typename T>
 cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t stream);
+
+// index, from bounds.
+cudaError_t index_bounds(const Problem& in, const Backward& out, cudaStream_t stream);
 
 // dlog_weight = the sum of the `count` shares in partial.
 cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream);

@@ -20,8 +20,7 @@ struct GatherShared {
   float leaf[kTile][kNodes];
   float share[kTile][17];
   float mass[kRows / kSlot][kTile];
-  int list[kThreads];
-  int warp_count[kThreads / 32];
+  GroupList<kThreads> groups;
 };
 
 struct Row {  // one of the 64; position base + offset
@@ -48,10 +47,8 @@ struct Gather {
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <bool kCareful>
   __device__ void add(Use use, int begin, int end, Product<T>& product, float& mass) {
-    over_groups<kThreads>(
-        begin, end, part, parts, shared.list, shared.warp_count,
-        [&](int group) { return use == Use::near || covers(in, out, use, batch, level, first_unit, end_unit, group); },
-        [&](int count) { process<kCareful>(use, count, product, mass); });
+    over_groups<kThreads>({in, out, use, batch, level, first_unit, end_unit}, begin, end, part, parts, shared.groups,
+                          [&](int count) { process<kCareful>(use, count, product, mass); });
   }
 
   template <bool kCareful>
@@ -85,7 +82,7 @@ struct Gather {
 
   __device__ void fetch_targets(Use use, int n, int count) {
     if (n < count && threadIdx.x < kRows * 2) {
-      const int group = shared.list[n], k = threadIdx.x / 2;
+      const int group = shared.groups.list[n], k = threadIdx.x / 2;
       const Weighted* from = tiled + static_cast<std::int64_t>(group) * kRows;
       bool here = true;
       if (use == Use::near) {
@@ -363,6 +360,30 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   }
 }
 
+// A warp has the bounds of kIndexed half tiles.
+__global__ void __launch_bounds__(kThreads)
+    index_kernel(const __grid_constant__ Problem in, const int4* bounds, int4* index) {
+  after_previous();
+  const int size = index_size(in.tiles), lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = static_cast<int>((static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32);
+  const int batch = g / size, k = g % size;
+  if (batch >= in.batch) return;
+  const int tiles = in.sorted == nullptr ? in.tiles : in.class_tile[batch * (kClasses + 1) + kClasses];
+  int4 all = make_int4(0x7fffffff, 0, 0x7fffffff, -1);
+#pragma unroll
+  for (int n = 0; n < kIndexed; n += 32) {
+    const int h = k * kIndexed + n + lane;
+    if (h >= 2 * tiles) continue;
+    const int4 one = bounds[static_cast<std::int64_t>(batch) * in.tiles * 2 + h];
+    all = make_int4(min(all.x, one.x), max(all.y, one.y), min(all.z, one.z), max(all.w, one.w));
+  }
+  all.x = __reduce_min_sync(0xffffffffu, all.x);
+  all.y = __reduce_max_sync(0xffffffffu, all.y);
+  all.z = __reduce_min_sync(0xffffffffu, all.z);
+  all.w = __reduce_max_sync(0xffffffffu, all.w);
+  if (lane == 0) index[g] = all;
+}
+
 __global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int count, std::int64_t size, float* out) {
   after_previous();
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -392,6 +413,11 @@ cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t s
   const cudaError_t error = launch<gather_tokens_kernel<T>>(grid, kThreads, kBytes, stream, in, out);
   if (error != cudaSuccess || out.partial == nullptr) return error;
   return add_partials(in, out, columns_of<T>(in.channels), stream);
+}
+
+cudaError_t index_bounds(const Problem& in, const Backward& out, cudaStream_t stream) {
+  return launch<index_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * index_size(in.tiles), kThreads / 32),
+                              kThreads, 0, stream, in, static_cast<const int4*>(out.bounds), out.index);
 }
 
 cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream) {

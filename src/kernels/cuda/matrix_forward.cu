@@ -13,87 +13,88 @@ template <typename T>
 struct WideShared {
   unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
   unsigned char weights[2][Wide<T>::kWeightBytes];
-  float pair_sum[2][2][kTile];  // of the weights of a stage's two pairs
-  float total[kTile];           // of all weights
+  float partial[2][kTile];
   TileShared tile;
 };
 
 enum class Kind { tokens, nodes, remainder };
 
-// The weights of target threadIdx.x % 64 for the 16 rows of the n-th listed pair of slots; their sum.
+// The weights of target threadIdx.x % 64 for 8 of the 16 rows of the n-th listed pair of slots: each half of the
+// threads has a slot.
 template <typename T, Kind kKind>
-__device__ float weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights) {
+__device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights,
+                         float& sum) {
   constexpr bool kTokens = kKind == Kind::tokens;
   const auto& entry = tile.shared.list[n];
-  const int half = static_cast<int>(threadIdx.x) / kTile, level = entry.level;
+  const int slot = static_cast<int>(threadIdx.x) / kTile, level = entry.level;
   // Units are tokens or blocks; slots are `stride` units apart.
   const int stride = kTokens ? kSlot : kKind == Kind::remainder ? 2 : 1;
-  const int unit = entry.group * 2 * stride;
+  const int unit = (entry.group * 2 + slot) * stride;
   const int at = unit - target.begin, ends = (target.position + 1) >> level;
   const auto count = static_cast<unsigned>(target.end - target.begin);
-  const float radius = 0.5f * static_cast<float>(1 << level), step = 2 * radius * static_cast<float>(stride);
+  const float radius = 0.5f * static_cast<float>(1 << level);
   const float distance = static_cast<float>(target.position - (unit << level)) - (kTokens ? 0.f : radius - 0.5f);
-  const float base = target.scale * distance, scaled = target.scale * (kTokens ? 1.f : radius);
-  const float* exponent = tile.shared.exponent + n * 2 * kSlot;
-  const float* mass = tile.shared.mass + n * 2 * kSlot;
-  float sum = 0;
+  const float start = target.scale * distance, scaled = target.scale * (kTokens ? 1.f : radius);
+  const float* exponent = tile.shared.exponent + (n * 2 + slot) * kSlot;
+  const float* mass = tile.shared.mass + (n * 2 + slot) * kSlot;
+  bool use = static_cast<unsigned>(at) < count;
+  if (kKind == Kind::remainder) use = target.index >= 0 && (ends & 1) != 0 && ends - 1 == unit;
+  __align__(16) Pair<T> weight[kSlot / 2];
 #pragma unroll
-  for (int slot = 0; slot < 2; ++slot) {
-    const float start = fmaf(-target.scale, static_cast<float>(slot) * step, base);
-    bool use = static_cast<unsigned>(at + slot * stride) < count;
-    if (kKind == Kind::remainder) use = target.index >= 0 && (ends & 1) != 0 && ends - 1 == unit + slot * stride;
-    __align__(16) Pair<T> weight[kSlot / 2];
+  for (int r = 0; r < kSlot; r += 4) {
+    const float4 e = *reinterpret_cast<const float4*>(exponent + r);
+    const float4 m = *reinterpret_cast<const float4*>(mass + r);
+    const float exponents[4] = {e.x, e.y, e.z, e.w}, masses[4] = {m.x, m.y, m.z, m.w};
+    float w[4];
 #pragma unroll
-    for (int r = 0; r < kSlot; r += 4) {
-      const float4 e = *reinterpret_cast<const float4*>(exponent + slot * kSlot + r);
-      const float4 m = *reinterpret_cast<const float4*>(mass + slot * kSlot + r);
-      const float exponents[4] = {e.x, e.y, e.z, e.w}, masses[4] = {m.x, m.y, m.z, m.w};
-      float w[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + k) : kCheb[r + k], start);
-        w[k] = power_of_two(fmaf(-d, d, exponents[k] - target.exponent));
-        const bool used = kTokens ? static_cast<unsigned>(at + slot * stride + r + k) < count : use;
-        w[k] = used ? w[k] : 0.f;
-      }
-#pragma unroll
-      for (int k = 0; k < 4; k += 2) {
-        const auto pair = Pair<T>::of(w[k], w[k + 1]);
-        sum += kTokens ? pair.first() + pair.second() : pair.first() * masses[k] + pair.second() * masses[k + 1];
-        weight[(r + k) / 2] = pair;
-      }
+    for (int k = 0; k < 4; ++k) {
+      const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + k) : kCheb[r + k], start);
+      w[k] = power_of_two(fmaf(-d, d, exponents[k] - target.exponent));
+      const bool used = kTokens ? static_cast<unsigned>(at + r + k) < count : use;
+      w[k] = used ? w[k] : 0.f;
     }
-    *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) =
-        *reinterpret_cast<const uint4*>(weight);
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      const auto pair = Pair<T>::of(w[k], w[k + 1]);
+      sum += kTokens ? pair.first() + pair.second() : pair.first() * masses[k] + pair.second() * masses[k + 1];
+      weight[(r + k) / 2] = pair;
+    }
   }
-  return sum;
+  *reinterpret_cast<uint4*>(weights) = *reinterpret_cast<const uint4*>(weight);
 }
 
-// The same for the n-th stage, which has a pair for each half of the threads.
+// Of a stage's two pairs, one after the other.
 template <typename T, bool kCausal>
-__device__ float weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights) {
+__device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights, float& sum) {
   const Target target = tile.shared.targets[threadIdx.x % kTile];
-  const int half = static_cast<int>(threadIdx.x) / kTile, n = stage * 2 + half;
-  if (n >= count) {
-    for (int slot = 0; slot < 2; ++slot) {
-      *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, half * 2 + slot)) = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+  for (int k = 0; k < 2; ++k) {
+    const int n = stage * 2 + k;
+    unsigned char* to = weights + weight_offset(threadIdx.x % kTile, k * 2 + static_cast<int>(threadIdx.x) / kTile);
+    if (n >= count) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+      continue;
     }
-    return 0;
+    const int level = tile.shared.list[n].level;
+    if (level == 0) {
+      weigh_as<T, Kind::tokens>(tile, target, n, to, sum);
+    } else if (!kCausal || level == tile.level) {
+      weigh_as<T, Kind::nodes>(tile, target, n, to, sum);
+    } else {
+      weigh_as<T, Kind::remainder>(tile, target, n, to, sum);
+    }
   }
-  const int level = tile.shared.list[n].level;
-  if (level == 0) return weigh_as<T, Kind::tokens>(tile, target, n, weights);
-  if (!kCausal || level == tile.level) return weigh_as<T, Kind::nodes>(tile, target, n, weights);
-  return weigh_as<T, Kind::remainder>(tile, target, n, weights);
 }
 
-// The product of the weights and rows of all sources; shared.total: the weights' sums. Those are added pair after pair,
-// like the products: in the list, other targets' pairs stand between those of one. listed: the groups in the list,
-// where those are all; below 0, before the first time and where one list is not enough.
+// The product of the weights and rows of all sources; shared.partial: the weights' sums, in two parts, of the first and
+// of the second slots of pairs (in the list, other targets' pairs stand between those of one: every other pair would
+// not always be the same). listed: the groups in the list, where those are all; below 0, before the first time and
+// where one list is not enough.
 template <typename T, bool kCausal>
 __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, int& listed,
                            Wide<T>& product) {
   const Problem& in = tile.in;
-  if (threadIdx.x < kTile) shared.total[threadIdx.x] = 0;
+  float sum = 0;
   product.clear();  // always: sums of the last channels must not be kept
   const bool known = listed >= 0;
   if (!known) tile.rewind<2>();
@@ -136,23 +137,16 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     }
     const int stages = (count + 1) / 2;
     int stage = 0, next = kStages - 1;
-    float* pair_sum = shared.pair_sum[0][0] + threadIdx.x;
-    *pair_sum = weigh<T, kCausal>(tile, 0, count, shared.weights[0]);
+    weigh<T, kCausal>(tile, 0, count, shared.weights[0], sum);
 #pragma unroll 1
     for (int n = 0; n < stages; ++n) {
       copy_wait<kStages - 2>();
       publish();
       __syncthreads();
-      if (threadIdx.x < kTile) {
-        const float* pairs = pair_sum + (n & 1) * (2 * kTile);
-        shared.total[threadIdx.x] = shared.total[threadIdx.x] + pairs[0] + pairs[kTile];
-      }
       if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
       product.start(shared.weights[n & 1], shared.rows[stage], true);
       fetch(n + kStages - 1, next);
-      if (n + 1 < stages) {
-        pair_sum[((n + 1) & 1) * (2 * kTile)] = weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1]);
-      }
+      if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
       products_wait();
       stage = stage + 1 == kStages ? 0 : stage + 1;
       next = next + 1 == kStages ? 0 : next + 1;
@@ -160,6 +154,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
     copy_wait<0>();
     if (known || tile.done) break;
   }
+  shared.partial[threadIdx.x / kTile][threadIdx.x % kTile] = sum;
   __syncthreads();  // and all rows have been used
 }
 
@@ -185,7 +180,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
   };
   float total[2];
 #pragma unroll
-  for (int t = 0; t < 2; ++t) total[t] = shared.total[matrix_row(t)];
+  for (int t = 0; t < 2; ++t) total[t] = shared.partial[0][matrix_row(t)] + shared.partial[1][matrix_row(t)];
   if (kCausal && part == Part::far && tile.level != 0) {
 #pragma unroll
     for (int k = 0; k < 16; ++k) {

@@ -19,8 +19,7 @@ struct GatherShared {
   unsigned char weights[2][Wide<T>::kWeightBytes];
   Weighted targets[kRing][kRows];
   float mass[2][kTile];
-  int list[kWarpgroup];
-  int warp_count[kWarpgroup / 32];
+  GroupList<kWarpgroup> groups;
 };
 
 constexpr int kNowhere = -(1 << 30);
@@ -48,12 +47,8 @@ struct Gather {
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <Use kUse>
   __device__ void add(int begin, int end, bool careful, Wide<T>& product, float& mass) {
-    over_groups<kWarpgroup>(
-        begin, end, part, parts, shared.list, shared.warp_count,
-        [&](int group) {
-          return kUse == Use::near || covers(in, out, kUse, batch, level, first_unit, end_unit, group);
-        },
-        [&](int count) { process<kUse>(count, careful, product, mass); });
+    over_groups<kWarpgroup>({in, out, kUse, batch, level, first_unit, end_unit}, begin, end, part, parts, shared.groups,
+                            [&](int count) { process<kUse>(count, careful, product, mass); });
   }
 
   template <Use kUse>
@@ -87,7 +82,7 @@ struct Gather {
   template <Use kUse>
   __device__ void fetch_targets(int n, int count) {
     if (n < count && threadIdx.x < kRows * 2) {
-      const int k = shared.list[n] * kRows + threadIdx.x / 2;
+      const int k = shared.groups.list[n] * kRows + threadIdx.x / 2;
       const bool here = kUse != Use::near || k < in.targets;
       const Weighted* from = kUse == Use::near
                                  ? out.natural + static_cast<std::int64_t>(batch) * in.targets + (here ? k : 0)

@@ -479,29 +479,31 @@ struct Spans {
 // counts: of each chunk, kClasses apart. This chunk's span is one of 2^shift chunks.
 __device__ Spans count_spans(const int* counts, int chunks, int chunk, int shift) {
   const int lane = threadIdx.x % 32, span = chunk >> shift, wide = 1 << min(shift, 5);
-  Spans spans{};
-  int open = 0;  // members so far of a span of more than 32 chunks
+  Spans own{};   // this lane's share
+  int open = 0;  // and of the members so far of a span of more than 32 chunks
 #pragma unroll 4
   for (int base = 0; base < chunks; base += 32) {
     const int k = base + lane, n = k < chunks ? counts[static_cast<std::int64_t>(k) * kClasses] : 0;
     const bool here = k >> shift == span;
-    spans.members += __reduce_add_sync(0xffffffffu, here ? n : 0);
-    spans.members_before += __reduce_add_sync(0xffffffffu, here && k < chunk ? n : 0);
-    int all = n;  // of the lane's span, in these 32 chunks
-    for (int m = 1; m < wide; m *= 2) all += __shfl_xor_sync(0xffffffffu, all, m);
-    bool counts_here = lane % wide == 0;  // once for each span
-    if (shift > 5) {
-      open += all;
-      all = open;
+    own.members += here ? n : 0;
+    own.members_before += here && k < chunk ? n : 0;
+    int all = n;  // of the lane's span
+    bool complete = lane % wide == 0;
+    if (shift <= 5) {
+      for (int m = 1; m < wide; m *= 2) all += __shfl_xor_sync(0xffffffffu, all, m);
+    } else {
+      open += n;
       const bool ends = (base + 32) % (1 << shift) == 0 || base + 32 >= chunks;
-      counts_here = counts_here && ends;
+      complete = complete && ends;
+      if (ends) all = __reduce_add_sync(0xffffffffu, open);
       open = ends ? 0 : open;
     }
-    const int tiles = counts_here ? (all + kTile - 1) / kTile : 0;
-    spans.tiles += __reduce_add_sync(0xffffffffu, tiles);
-    spans.tiles_before += __reduce_add_sync(0xffffffffu, k >> shift < span ? tiles : 0);
+    const int tiles = complete ? (all + kTile - 1) / kTile : 0;
+    own.tiles += tiles;
+    own.tiles_before += k >> shift < span ? tiles : 0;
   }
-  return spans;
+  const auto sum = [](int v) { return __reduce_add_sync(0xffffffffu, v); };
+  return {sum(own.tiles), sum(own.tiles_before), sum(own.members), sum(own.members_before)};
 }
 
 // Stable counting sort of a sequence's targets by class and span; each span starts on a tile of its own.

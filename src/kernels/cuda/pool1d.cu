@@ -77,6 +77,7 @@ std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
   Arena arena(workspace);
   b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
   b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
+  if (2 * p.tiles > kManyHalves) b.index = arena.take<int4>(in.batch * index_size(p.tiles));
   if (s.near()) {
     b.natural = arena.take<Weighted>(in.batch * in.targets);
     b.near_sums = arena.take<float4>(in.batch * in.targets);
@@ -143,6 +144,7 @@ cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_wei
   s.backward.dsigma = dsigma;
   if (s.near()) CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, Part::near, s.backward, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
+  if (s.backward.index != nullptr) CONTEXTPOOL_RETURN_IF_ERROR(index_bounds(s.problem, s.backward, stream));
   if (s.sorted()) {
     CONTEXTPOOL_RETURN_IF_ERROR(gather_blocks<T>(s.problem, s.backward, stream));
     CONTEXTPOOL_RETURN_IF_ERROR(push_down(s.problem, s.backward.gradient, stream));

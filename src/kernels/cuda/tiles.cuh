@@ -39,6 +39,8 @@ constexpr int kSpan = 4;            // log2 of the blocks in whose span targets 
 constexpr int kShortLanes = 8;      // threads that plan a target of a short sequence together: there are few targets
 constexpr int kLongLanes = 4;
 constexpr int kLogsAlone = 8192;  // tokens of a sequence up to which one thread block makes all its weights of blocks
+// Rows that look for the targets that use them look at so many half tiles together first, where a sequence has many.
+constexpr int kIndexed = 128, kManyHalves = 2048;
 // A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for
 // each of these sizes that the batch reaches.
 constexpr int kSplit = 7;
