@@ -167,6 +167,24 @@ def test_tokens_millions_apart():
     assert ((dx - want).abs() <= 2e-2 * want + 1e-6 * want.max()).all()
 
 
+@pytest.mark.parametrize("log_weight", [-6.0, -3.0, 0.0, 3.0])
+@pytest.mark.parametrize("n", [1536, 24576, 786432])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_token_alone_in_its_block_gets_its_gradient(dtype, n, log_weight):
+    """No target has much of it, but all of them have a little."""
+    l = torch.full((1, n), -INF, device="cuda")
+    l[:, 2 * n // 3 :] = 0
+    l[:, 100] = log_weight
+    sigma = torch.full((1, n), INF, device="cuda")
+    x = torch.ones(1, n, 8, device="cuda", dtype=dtype)
+    dx = run(x, l, sigma, False, torch.ones_like(x))[1][0, :, 0].double()
+    want = n * torch.softmax(l[0].double(), 0)
+    allowed = (1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps) * want.max()
+    if dtype == torch.float16:
+        allowed += n * 2.0**-25  # what is nearer to 0 than to its least number
+    assert ((dx - want).abs() <= allowed).all()
+
+
 @pytest.mark.parametrize("algorithm", ["auto", "window"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -67,6 +67,7 @@ struct Problem {
   void* nodes;       // [batch, blocks, 8, channels]
   float* mass;       // [batch, blocks, 8]
   float* block_log;  // [batch, blocks]: log2 of the block's weight; -inf: empty
+  float* block_top;  // [batch, blocks]: the largest l log2(e) of its tokens; -inf: empty; NaN: as block_log
   float* quad_log;   // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
   Target* plan;      // [batch, targets]
   Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned

@@ -54,6 +54,7 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
       __align__(16) Pair<T> weight[kSlot / 2];
       const bool tokens = source.level == 0, alone = target.scale == 0;
       const float one = 1.f + 0.f * target.exponent;  // the weight of the only source, to the bit; or NaN
+      float part = 0;
       if (!tokens) from += 0.5f - half;
 #pragma unroll
       for (int r = 0; r < kSlot; r += 2) {
@@ -65,8 +66,9 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
         const float w0 = alone ? one : power_of_two(fmaf(-d0, d0, e.x - target.exponent + (tokens ? m.x : 0.f)));
         const float w1 = alone ? one : power_of_two(fmaf(-d1, d1, e.y - target.exponent + (tokens ? m.y : 0.f)));
         weight[r / 2] = Pair<T>::of(r >= low && r < high ? w0 : 0.f, r + 1 >= low && r + 1 < high ? w1 : 0.f);
-        sum += weight[r / 2].first() * (tokens ? 1.f : m.x) + weight[r / 2].second() * (tokens ? 1.f : m.y);
+        part += weight[r / 2].first() * (tokens ? 1.f : m.x) + weight[r / 2].second() * (tokens ? 1.f : m.y);
       }
+      sum += part;
 #pragma unroll
       for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {
         reinterpret_cast<uint4*>(a)[k] = reinterpret_cast<const uint4*>(weight)[k];

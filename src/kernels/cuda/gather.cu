@@ -121,7 +121,7 @@ struct Gather {
     const int slot = threadIdx.x >> 6;
     const Weighted* targets = shared.targets[n % kRing] + slot * kSlot;
     __align__(16) Pair<T> weight[kSlot / 2];
-    float w[2], c[2];
+    float w[2], c[2], part = 0;
 #pragma unroll
     for (int k = 0; k < kSlot; ++k) {
       const Weighted t = targets[k];
@@ -136,10 +136,11 @@ struct Gather {
       if (k % 2 == 1) {
         weight[k / 2] = Pair<T>::of(w[0], w[1]);
         const float w0 = weight[k / 2].first(), w1 = weight[k / 2].second();
-        mass += w0 == 0 ? 0.f : w0 * c[0];
-        mass += w1 == 0 ? 0.f : w1 * c[1];
+        part += w0 == 0 ? 0.f : w0 * c[0];
+        part += w1 == 0 ? 0.f : w1 * c[1];
       }
     }
+    mass += part;
     T* a = shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot;
 #pragma unroll
     for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {

@@ -40,6 +40,7 @@ template <int kBlock>
 struct GroupList {
   int list[2 * kBlock];
   int warp_count[kBlock / 32];
+  int base, seen;  // how far it has got, kept here, not in registers, while groups are processed
 };
 
 // The first half tile from `base` on whose bundle may be covering; `end`, if there is none before that.
@@ -112,8 +113,15 @@ __device__ void over_groups(const Covering& covering, int begin, int end, int pa
       base += kBlock;
     }
     if (listed < (more ? kBlock : 1)) continue;
+    if (threadIdx.x == 0) {
+      shared.base = base;
+      shared.seen = seen;
+    }
     __syncthreads();
     process(listed);
+    base = shared.base;
+    seen = shared.seen;
+    more = base < end;
     listed = 0;
   }
 }

@@ -17,72 +17,63 @@ struct WideShared {
   TileShared tile;
 };
 
-enum class Kind { tokens, nodes, remainder };
-
-// The weights of target threadIdx.x % 64 for 8 of the 16 rows of the n-th listed pair of slots: each half of the
-// threads has a slot.
-template <typename T, Kind kKind>
-__device__ void weigh_as(const Tile<kWarpgroup>& tile, const Target& target, int n, unsigned char* weights,
-                         float& sum) {
-  constexpr bool kTokens = kKind == Kind::tokens;
-  const auto& entry = tile.shared.list[n];
-  const int slot = static_cast<int>(threadIdx.x) / kTile, level = entry.level;
-  // Units are tokens or blocks; slots are `stride` units apart.
-  const int stride = kTokens ? kSlot : kKind == Kind::remainder ? 2 : 1;
-  const int unit = (entry.group * 2 + slot) * stride;
-  const int at = unit - target.begin, ends = (target.position + 1) >> level;
-  const auto count = static_cast<unsigned>(target.end - target.begin);
-  const float radius = 0.5f * static_cast<float>(1 << level);
-  const float distance = static_cast<float>(target.position - (unit << level)) - (kTokens ? 0.f : radius - 0.5f);
-  const float start = target.scale * distance, scaled = target.scale * (kTokens ? 1.f : radius);
-  const float* exponent = tile.shared.exponent + (n * 2 + slot) * kSlot;
-  const float* mass = tile.shared.mass + (n * 2 + slot) * kSlot;
-  bool use = static_cast<unsigned>(at) < count;
-  if (kKind == Kind::remainder) use = target.index >= 0 && (ends & 1) != 0 && ends - 1 == unit;
-  __align__(16) Pair<T> weight[kSlot / 2];
+// The weights of target threadIdx.x % 64 for the rows of a stage: two listed pairs of slots (the first is the n-th), of
+// which each half of the threads has a slot. kTokens: rows are tokens.
+template <typename T, bool kCausal, bool kTokens>
+__device__ void weigh_rows(const Tile<kWarpgroup>& tile, int n, int count, unsigned char* weights, float& sum) {
+  const Target target = tile.shared.targets[threadIdx.x % kTile];
+  const int slot = static_cast<int>(threadIdx.x) / kTile;
 #pragma unroll
-  for (int r = 0; r < kSlot; r += 4) {
-    const float4 e = *reinterpret_cast<const float4*>(exponent + r);
-    const float4 m = *reinterpret_cast<const float4*>(mass + r);
-    const float exponents[4] = {e.x, e.y, e.z, e.w}, masses[4] = {m.x, m.y, m.z, m.w};
-    float w[4];
+  for (int k = 0; k < 2; ++k) {
+    const int pair = n + k;
+    const auto& entry = tile.shared.list[pair];
+    const int level = kTokens ? 0 : entry.level;
+    const bool remainder = kCausal && !kTokens && level != tile.level;
+    // A unit is a token or a block; this is the slot's first.
+    const int unit = (entry.group * 2 + slot) * (kTokens ? kSlot : remainder ? 2 : 1);
+    const float radius = kTokens ? 1.f : 0.5f * static_cast<float>(1 << level);
+    const float distance = static_cast<float>(target.position - (unit << level)) - (kTokens ? 0.f : radius - 0.5f);
+    const float start = target.scale * distance, scaled = target.scale * radius;
+    const int at = unit - target.begin;
+    const auto units = static_cast<unsigned>(n + k < count ? target.end - target.begin : 0);
+    bool use = static_cast<unsigned>(at) < units;
+    if (remainder) use = n + k < count && target.index >= 0 && takes_remainder(target.position, level, unit);
+    const float* exponent = tile.shared.exponent + (pair * 2 + slot) * kSlot;
+    const float* mass = tile.shared.mass + (pair * 2 + slot) * kSlot;
+    float part = 0;
+    __align__(16) Pair<T> weight[kSlot / 2];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + k) : kCheb[r + k], start);
-      w[k] = power_of_two(fmaf(-d, d, exponents[k] - target.exponent));
-      const bool used = kTokens ? static_cast<unsigned>(at + r + k) < count : use;
-      w[k] = used ? w[k] : 0.f;
+    for (int r = 0; r < kSlot; r += 4) {
+      const float4 e = *reinterpret_cast<const float4*>(exponent + r);
+      const float4 m = *reinterpret_cast<const float4*>(mass + r);
+      const float exponents[4] = {e.x, e.y, e.z, e.w}, masses[4] = {m.x, m.y, m.z, m.w};
+      float w[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + q) : kCheb[r + q], start);
+        w[q] = power_of_two(fmaf(-d, d, exponents[q] - target.exponent));
+        const bool used = kTokens ? static_cast<unsigned>(at + r + q) < units : use;
+        w[q] = used ? w[q] : 0.f;
+      }
+#pragma unroll
+      for (int q = 0; q < 4; q += 2) {
+        const auto two = Pair<T>::of(w[q], w[q + 1]);
+        part += kTokens ? two.first() + two.second() : two.first() * masses[q] + two.second() * masses[q + 1];
+        weight[(r + q) / 2] = two;
+      }
     }
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const auto pair = Pair<T>::of(w[k], w[k + 1]);
-      sum += kTokens ? pair.first() + pair.second() : pair.first() * masses[k] + pair.second() * masses[k + 1];
-      weight[(r + k) / 2] = pair;
-    }
+    sum += n + k < count ? part : 0.f;
+    *reinterpret_cast<uint4*>(weights + weight_offset(threadIdx.x % kTile, k * 2 + slot)) =
+        *reinterpret_cast<const uint4*>(weight);
   }
-  *reinterpret_cast<uint4*>(weights) = *reinterpret_cast<const uint4*>(weight);
 }
 
-// Of a stage's two pairs, one after the other.
 template <typename T, bool kCausal>
 __device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsigned char* weights, float& sum) {
-  const Target target = tile.shared.targets[threadIdx.x % kTile];
-#pragma unroll 1
-  for (int k = 0; k < 2; ++k) {
-    const int n = stage * 2 + k;
-    unsigned char* to = weights + weight_offset(threadIdx.x % kTile, k * 2 + static_cast<int>(threadIdx.x) / kTile);
-    if (n >= count) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      continue;
-    }
-    const int level = tile.shared.list[n].level;
-    if (level == 0) {
-      weigh_as<T, Kind::tokens>(tile, target, n, to, sum);
-    } else if (!kCausal || level == tile.level) {
-      weigh_as<T, Kind::nodes>(tile, target, n, to, sum);
-    } else {
-      weigh_as<T, Kind::remainder>(tile, target, n, to, sum);
-    }
+  if (tile.level == 0) {
+    weigh_rows<T, kCausal, true>(tile, stage * 2, count, weights, sum);
+  } else {
+    weigh_rows<T, kCausal, false>(tile, stage * 2, count, weights, sum);
   }
 }
 

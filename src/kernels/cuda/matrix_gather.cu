@@ -118,14 +118,6 @@ struct Gather {
     copy_commit();
   }
 
-  // From the row to a target. Between tokens it is a whole number, and up to 2^22 an addition to the digits of 1.5 2^23
-  // makes it a float, which is cheaper than to convert it.
-  __device__ float distance(int position) const {
-    if (!kTokens || in.tokens > 1 << 22) return static_cast<float>(position - origin) - row.offset;
-    constexpr float kMagic = 12582912.f;
-    return __int_as_float(0x4b400000 + (position - origin)) - (kMagic + row.offset);
-  }
-
   // 16 targets' weights for this thread's row.
   template <Use kUse>
   __device__ void weigh(int n, float& mass) {
@@ -141,7 +133,7 @@ struct Gather {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Weighted t = targets[slot * kSlot + r + k];
-          const float d = t.scale * distance(t.position);
+          const float d = t.scale * (static_cast<float>(t.position - origin) - row.offset);
           w[k] = power_of_two(fmaf(-d, d, row.exponent - t.exponent));
           c[k] = t.c;
           uses[k] = static_cast<unsigned>(row.unit - t.begin) < static_cast<unsigned>(t.count);

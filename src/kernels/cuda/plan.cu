@@ -15,6 +15,8 @@ namespace {
 // a.
 constexpr float kSteep = 1;
 
+constexpr float kSpare = 4;  // bits: a block whose tokens weigh much the same matters by its weight alone
+
 // So many threads plan a target together.
 template <int kLanes>
 struct Lanes {
@@ -75,9 +77,10 @@ struct Planner {
   Lanes<kLanes> lanes;
 
   __device__ const float* token_logs() const { return in.log_weight + static_cast<std::int64_t>(batch) * in.tokens; }
-  __device__ const float* block_logs(int level) const {
-    return in.block_log + static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
+  __device__ std::int64_t first_block(int level) const {
+    return static_cast<std::int64_t>(batch) * in.tree.blocks + in.tree.offset[level - kLeaf];
   }
+  __device__ const float* block_logs(int level) const { return in.block_log + first_block(level); }
   __device__ float near_distance(int first, int last) const {
     return static_cast<float>(position < first ? first - position : position > last ? position - last : 0);
   }
@@ -216,7 +219,7 @@ struct Planner {
 
   // Tries blocks of 2^level tokens; if that makes no plan, what else to try between tokens begin and end.
   __device__ Verdict by_blocks(int level, int& begin, int& end) {
-    const float* logs = block_logs(level);
+    const float *logs = block_logs(level), *tops = in.block_top + first_block(level);
     const int length = 1 << level, first = low >> level;
     const int last = in.causal ? ((position + 1) >> level) - 1 : high >> level;
     const bool cut_left = low > first << level;
@@ -268,7 +271,8 @@ struct Planner {
     for (int b = first + lanes.lane; b <= last; b += kLanes) {
       const int t0 = b << level, t1 = ((b + 1) << level) - 1;
       const float near = near_distance(t0, t1), decay = square(target.scale * near), bound = logs[b] - decay;
-      if (bound < threshold && !bad) continue;
+      const float heaviest = tops[b] - decay + (static_cast<float>(level) - kSpare);
+      if (fmaxf(bound, heaviest) < threshold && !bad) continue;
       kept_first = min(kept_first, b);
       kept_last = max(kept_last, b);
       most = fmaxf(most, ceilf(logs[b]) - decay);
@@ -347,10 +351,9 @@ __device__ void leaf_logs(const Problem& in, int b, int first, int step, int blo
       float total = top > minus_infinity() ? exp2f(v[k][0] - top) + exp2f(v[k][1] - top) : 0.f;
       for (int n = 16; n > 0; n /= 2) total += __shfl_xor_sync(0xffffffffu, total, n);
       if (lane == 0) {
-        in.block_log[static_cast<std::int64_t>(b) * in.tree.blocks + block] = bad ? not_a_number()
-                                                                              : top > minus_infinity()
-                                                                                  ? top + log2f(total)
-                                                                                  : minus_infinity();
+        const std::int64_t to = static_cast<std::int64_t>(b) * in.tree.blocks + block;
+        in.block_log[to] = bad ? not_a_number() : top > minus_infinity() ? top + log2f(total) : minus_infinity();
+        in.block_top[to] = bad ? not_a_number() : top;
       }
     }
   }
@@ -402,11 +405,14 @@ __global__ void __launch_bounds__(kLogsThreads)
   }
   if (threadIdx.x == 0) in.wide[b] = wide ? 1 : 0;
   float* logs = in.block_log + static_cast<std::int64_t>(b) * in.tree.blocks;
+  float* tops = in.block_top + static_cast<std::int64_t>(b) * in.tree.blocks;
   for (int k = kLeaf + 1; k <= in.tree.last; ++k) {
-    const float* from = logs + in.tree.offset[k - 1 - kLeaf];
+    const int from = in.tree.offset[k - 1 - kLeaf], to = in.tree.offset[k - kLeaf];
     for (int c = threadIdx.x; c < in.tree.count(k); c += kLogsThreads) {
-      const float right = 2 * c + 1 < in.tree.count(k - 1) ? from[2 * c + 1] : minus_infinity();
-      logs[in.tree.offset[k - kLeaf] + c] = add_logs(from[2 * c], right);
+      const int left = from + 2 * c;
+      const bool two = 2 * c + 1 < in.tree.count(k - 1);
+      logs[to + c] = add_logs(logs[left], two ? logs[left + 1] : minus_infinity());
+      tops[to + c] = max_or_nan(tops[left], two ? tops[left + 1] : minus_infinity());
     }
     __syncthreads();
   }

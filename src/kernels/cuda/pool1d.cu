@@ -58,6 +58,7 @@ Scratch lay_out(const Pool1d& in, void* kept) {
     p.nodes = arena.take<T>(blocks * kNodes * in.channels);
     p.mass = arena.take<float>(blocks * kNodes);
     p.block_log = arena.take<float>(blocks);
+    p.block_top = arena.take<float>(blocks);
     p.sorted = arena.take<Target>(in.batch * p.tiles * kTile);
     s.counts = arena.take<int>(in.batch * sort_chunks(p.targets) * kClasses);
     p.class_tile = arena.take<int>(in.batch * (kClasses + 1));

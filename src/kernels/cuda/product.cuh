@@ -21,8 +21,11 @@ struct Product<float> {
   __device__ static int share() { return threadIdx.x & 15; }
   __device__ static int row(int k) { return (threadIdx.x >> 4) * 4 + k; }
 
+  // The 32 products of a step are added up by themselves first: thousands of equal ones, each added to the sum of all
+  // before, would be rounded the same way each time.
   __device__ void step(const float* a, const float* b) {
     const int ty = threadIdx.x >> 4, tx = threadIdx.x & 15;
+    float part[4][8] = {};
 #pragma unroll 4
     for (int k = 0; k < kRows; ++k) {
       const float4 b0 = *reinterpret_cast<const float4*>(b + k * kB + tx * 4);
@@ -30,16 +33,18 @@ struct Product<float> {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float w = a[(ty * 4 + r) * kA + k];
-        sum[r][0] += w * b0.x;
-        sum[r][1] += w * b0.y;
-        sum[r][2] += w * b0.z;
-        sum[r][3] += w * b0.w;
-        sum[r][4] += w * b1.x;
-        sum[r][5] += w * b1.y;
-        sum[r][6] += w * b1.z;
-        sum[r][7] += w * b1.w;
+        part[r][0] += w * b0.x;
+        part[r][1] += w * b0.y;
+        part[r][2] += w * b0.z;
+        part[r][3] += w * b0.w;
+        part[r][4] += w * b1.x;
+        part[r][5] += w * b1.y;
+        part[r][6] += w * b1.z;
+        part[r][7] += w * b1.w;
       }
     }
+#pragma unroll
+    for (int k = 0; k < 32; ++k) sum[k / 8][k % 8] += part[k / 8][k % 8];
   }
 
   template <typename F>
