@@ -59,7 +59,7 @@ step check "${lab[@]}" check &
 step tests-cpp build-gpu/tests/contextpool_ops_test --gtest_filter='*cuda*' --gtest_brief=1 &
 step tests-pool1d "$python" -m pytest -q tests/python/test_pool1d_cuda.py &
 step tests-pool2d "$python" -m pytest -q tests/python/test_pool2d_cuda.py tests/python/test_pool2d_edges.py &
-sanitize memcheck memcheck 70 200 1300 8500 maps &
+sanitize memcheck memcheck 70 200 1300 8500 60000 maps &
 sanitize racecheck-short racecheck 70 200 &
 sanitize racecheck-long racecheck 1300 &
 sanitize racecheck-maps racecheck maps &

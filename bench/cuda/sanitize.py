@@ -1,6 +1,6 @@
 """Small calls that take every path of the CUDA kernels, in every dtype, for compute-sanitizer:
 
-    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 maps
+    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps
 
 A number is a length for pool1d, `maps` is pool2d. initcheck wants kernels built for plain 9.0
 (-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see what the bulk copy engine of 9.0a writes.
