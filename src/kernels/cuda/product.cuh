@@ -25,7 +25,7 @@ struct Product<float> {
   // before, would be rounded the same way each time.
   __device__ void step(const float* a, const float* b) {
     const int ty = threadIdx.x >> 4, tx = threadIdx.x & 15;
-    float part[4][8] = {};
+    Product part;
 #pragma unroll 4
     for (int k = 0; k < kRows; ++k) {
       const float4 b0 = *reinterpret_cast<const float4*>(b + k * kB + tx * 4);
@@ -33,18 +33,22 @@ struct Product<float> {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float w = a[(ty * 4 + r) * kA + k];
-        part[r][0] += w * b0.x;
-        part[r][1] += w * b0.y;
-        part[r][2] += w * b0.z;
-        part[r][3] += w * b0.w;
-        part[r][4] += w * b1.x;
-        part[r][5] += w * b1.y;
-        part[r][6] += w * b1.z;
-        part[r][7] += w * b1.w;
+        part.sum[r][0] += w * b0.x;
+        part.sum[r][1] += w * b0.y;
+        part.sum[r][2] += w * b0.z;
+        part.sum[r][3] += w * b0.w;
+        part.sum[r][4] += w * b1.x;
+        part.sum[r][5] += w * b1.y;
+        part.sum[r][6] += w * b1.z;
+        part.sum[r][7] += w * b1.w;
       }
     }
+    add(part);
+  }
+
+  __device__ void add(const Product& other) {
 #pragma unroll
-    for (int k = 0; k < 32; ++k) sum[k / 8][k % 8] += part[k / 8][k % 8];
+    for (int k = 0; k < 32; ++k) sum[k / 8][k % 8] += other.sum[k / 8][k % 8];
   }
 
   template <typename F>
@@ -64,15 +68,17 @@ struct Product<float> {
 // stay 0. Slow; only for tiles in which a value is not finite.
 template <typename T>
 __device__ inline void careful_step(Product<T>& c, const T* a, const T* b) {
+  Product<T> part;  // as in step(): the same bits
 #pragma unroll 1
   for (int k = 0; k < kRows; ++k) {
-    c.each([&](int r, int column, float& v0, float& v1) {
+    part.each([&](int r, int column, float& v0, float& v1) {
       const float w = to_float(a[Product<T>::row(r) * Product<T>::kA + k]);
       if (w == 0) return;  // a NaN weight goes on
       v0 += w * to_float(b[k * Product<T>::kB + column]);
       v1 += w * to_float(b[k * Product<T>::kB + column + 1]);
     });
   }
+  c.add(part);
 }
 
 template <typename T>
