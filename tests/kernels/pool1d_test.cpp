@@ -147,6 +147,17 @@ TEST_P(HardRow, LightPatchAmongHeavyTokensIsNotDrownedByThem) {
   }
 }
 
+// Its part in every average is small, but every target has it: together they make up a gradient.
+TEST_P(HardRow, LightTokenAloneFarFromHeavyOnesKeepsItsGradient) {
+  Problem p = make_problem(spec(6144, 1));
+  std::fill_n(p.log_weight.begin(), 4096, -kInf);
+  std::fill(p.log_weight.begin() + 4096, p.log_weight.end(), 0);
+  p.log_weight[100] = p.spec.type == Type::f32 ? -8 : -24;
+  std::fill(p.sigma.begin(), p.sigma.end(), kInf);
+  for (const auto m : p.visited) p.dy[static_cast<std::size_t>(m)] = 1;
+  expect_right(p);
+}
+
 // Heavy tokens just inside and just outside each other's windows, sizes changing from token to token.
 TEST_P(HardRow, ContrastOfFortyWithNeighbouringTargetsOfVeryDifferentSizes) {
   for (const std::uint64_t seed : {1, 2, 3}) {

@@ -6,7 +6,7 @@
 // normaliser Z is between W g(t_far) and W g(t_near), and its part of the second moment V = sum w g (t / sigma)^2,
 // which is what the gradient of sigma is made of, lies between similar bounds.
 //   - The largest of the lower bounds is a lower bound of Z (of V). A block is dropped if its upper bounds are below
-//     2^-kDrop / (number of blocks) of both.
+//     2^-kDrop / (number of tokens) of both.
 //   - Merging a block costs an error of W g(t_far) 2^error(q), q = t * length / sigma^2 with t the distance of its
 //     middle. If that is more than 2^-kTolerance Z (and likewise for V) for any kept block, the target takes blocks
 //     half as long, and so on; below q = kAlways the error is always small enough, so this ends after a few steps
@@ -217,7 +217,7 @@ class Planner {
     plan.scale = z;
     const double v = max_lanes(most_moment);  // of V sigma^2
 
-    const double drop = A::kDrop + ceil_log2(past - first);
+    const double drop = A::kDrop + ceil_log2(plan.end - plan.begin);  // tokens: one may be alone in its block
     const auto half = static_cast<double>(length) / 2;
     const double per_q = static_cast<double>(length) / (sigma * sigma);
     const double square = 20 * sigma * sigma;  // the error of t^2 g is that of g times this, or t^2 farther out
