@@ -158,6 +158,21 @@ TEST_P(HardRow, LightTokenAloneFarFromHeavyOnesKeepsItsGradient) {
   expect_right(p);
 }
 
+// The gradient of a weight is then a small difference, which must not drown in what the features have in common.
+TEST_P(HardRow, LargeFeaturesThatDifferLittle) {
+  if (std::get<1>(GetParam()) == Type::f64) return;  // the reference cancels too
+  for (const double sigma : {16.0, kInf}) {
+    SCOPED_TRACE("sigma " + std::to_string(sigma));
+    Case c = spec(1024, 8);
+    c.logits = Logits::spread_5;
+    Problem p = make_problem(c);
+    for (double& v : p.x) v = 100 + 1e-3 * v;
+    for (const auto m : p.visited) std::fill_n(p.dy.begin() + m * 8, 8, 1.0);
+    std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+    expect_right(p);
+  }
+}
+
 // Heavy tokens just inside and just outside each other's windows, sizes changing from token to token.
 TEST_P(HardRow, ContrastOfFortyWithNeighbouringTargetsOfVeryDifferentSizes) {
   for (const std::uint64_t seed : {1, 2, 3}) {

@@ -158,6 +158,21 @@ TEST_P(HardMap, LightPatchAmongHeavyPixelsIsNotDrownedByThem) {
   }
 }
 
+// The gradient of a weight is then a small difference, which must not drown in what the features have in common.
+TEST_P(HardMap, LargeFeaturesThatDifferLittle) {
+  if (GetParam() == Type::f64) return;  // the reference cancels too
+  for (const double sigma : {2.8, kInf}) {
+    SCOPED_TRACE("sigma " + std::to_string(sigma));
+    Case2d c = spec(32, 32);
+    c.logits = Logits::spread_5;
+    Problem2d p = make_problem(c);
+    for (double& v : p.x) v = 100 + 1e-3 * v;
+    for (const auto m : p.visited) std::fill_n(p.dy.begin() + m * 2, 2, 1.0);
+    std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+    expect_right_by_all(p);
+  }
+}
+
 // What the gradient of sigma is made of lies far out: next to nothing in the sum of weights, but all of the second
 // moment.
 TEST_P(HardMap, SizeOfAHeavyTargetHasItsGradientFromAHeavyPixelFarAway) {

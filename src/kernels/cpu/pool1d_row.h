@@ -5,6 +5,9 @@
 //   dl_j      = x_j . dx_j - sum_i p_ij c_i,                                           c_i = dy_i . y_i
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = (i - j)^2 / sigma_i^2
 //
+// The gradients of l and sigma stay the same if a row is taken off all x_j, so the backward takes off a row like them,
+// the origin: of large features that differ little, the differences count.
+//
 // Every sum runs over the strips of pool1d_tile.h. Each number is computed by one thread, in an order that depends on
 // nothing but the target (or, for sums over targets, on their order), so the bits do not depend on the number of
 // threads.
@@ -38,7 +41,7 @@ class Row {
   using T = typename SumOf<S>::Type;
   static constexpr int p = kNodes<T>;
 
-  // Plans the targets and merges the sources they need.
+  // Plans the targets.
   Row(const RowInput<S>& in, const Parallel& parallel)
       : in_(in),
         parallel_(parallel),
@@ -50,14 +53,11 @@ class Row {
     for (std::int64_t j = in.tokens; j < in.tokens + kAlign; ++j) bits_[j] = -kInfinity;
     if (wants_tree()) masses_.emplace(shape_, in.log_weight, parallel);
     make_plans();
-    sources_.emplace(shape_, highest_, in.channels);
-    if (highest_ >= shape_.leaf) {
-      merge_sources<T, S>(shape_, *masses_, highest_, in.channels, in.x, *sources_, parallel);
-    }
   }
 
   // y [targets, channels]
   void forward(S* y) {
+    merge(nullptr);
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
       open_tile(work, begin, end);
       T* weights = work.weights.data();
@@ -73,6 +73,8 @@ class Row {
   void backward(const S* dy, S* dx, T* dl, T* dsigma) {
     states_.reserve(in_.targets);
     keep_weights();
+    find_origin();
+    merge(origin_.data());
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
       for (std::int64_t m = begin; m < end; ++m) {
         states_[m].kind = kind_of(dy + m * in_.channels);
@@ -177,6 +179,22 @@ class Row {
       highest_ = std::max(highest_, plans_[m].level);
       offsets_[m + 1] += offsets_[m];
     }
+  }
+
+  // The sources that the plans need, of x - origin.
+  void merge(const T* origin) {
+    sources_.emplace(shape_, highest_, in_.channels);
+    if (highest_ < shape_.leaf) return;
+    merge_sources<T, S>(shape_, *masses_, highest_, in_.channels, in_.x, origin, *sources_, parallel_);
+  }
+
+  // The features of the first live token, 0 for those that are not finite.
+  void find_origin() {
+    origin_.reserve(panel_width<T>(in_.channels));
+    std::int64_t first = 0;
+    while (first < in_.tokens - 1 && bits_[first] == -kInfinity) ++first;
+    copy_row(in_.channels, in_.x.row(first), origin_.data());
+    for (std::int64_t d = 0; d < in_.channels; ++d) origin_[d] = std::isfinite(origin_[d]) ? origin_[d] : T{0};
   }
 
   // body(workspace, begin, end) over tiles of targets.
@@ -332,9 +350,7 @@ class Row {
     work.strips.assign(work.members.data(), work.count, [](const Member&) { return true; });
     for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
       with_rows(run.level, k * kStrip, (k + 1) * kStrip, [&](const auto& rows) {
-        for (int r = 0; r < kStrip; ++r) {
-          copy_row(in_.channels, rows.row(r < rows.count ? r : 0), work.strip.data() + r * width);
-        }
+        copy_rows<kStrip>(in_.channels, rows, run.level < 0 ? origin_.data() : nullptr, work.strip.data());
       });
       score_strip(work.strip.data(), work.panel.data(), width, visitors, work.squares.data() + k * kStrip, scores);
     });
@@ -368,7 +384,7 @@ class Row {
     const std::int64_t width = whole ? in_.channels : ((in_.channels + 1) / 2 + step - 1) / step * step;
     Buffer<double> sums(in_.tokens * width);
     Buffer<double> scalars(in_.tokens * 2);  // sum_i p_ij c_i and sum_i p_ij
-    Buffer<double> scores(in_.tokens);       // x_j . dx_j
+    Buffer<double> scores(in_.tokens);       // (x_j - origin) . dx_j
     GradientNodes<T> nodes(shape_, highest_, width);
     clear(scalars.data(), in_.tokens * 2);
     clear(scores.data(), in_.tokens);
@@ -517,7 +533,7 @@ class Row {
     return tokens;
   }
 
-  // Writes channels first.. of dx in the type it is stored in and adds their part of x_j . dx_j.
+  // Writes channels first.. of dx in the type it is stored in and adds their part of (x_j - origin) . dx_j.
   void store_channels(std::int64_t first, std::int64_t channels, const Rows<double>& sums, S* dx, double* scores,
                       std::int64_t spoiled) const {
     parallel_.run(in_.tokens, 1 + 65536 / (channels + 1), [&](std::int64_t begin, std::int64_t end) {
@@ -527,7 +543,8 @@ class Row {
         Vec<double> dot = {};
         for_chunks<double, 1>(channels, [&](const auto& chunk) {
           const auto g = chunk.load_at(sums.row(j), 0) + poison;
-          if (!masked) dot += g * chunk.load_double_at(in_.x.row(j) + first, 0);
+          const auto zero = chunk.load_double_at(origin_.data() + first, 0);
+          if (!masked) dot += g * (chunk.load_double_at(in_.x.row(j) + first, 0) - zero);
           chunk.store_double_at(dx + j * in_.channels + first, 0, g);
         });
         scores[j] += sum_lanes(dot);
@@ -545,6 +562,7 @@ class Row {
   Buffer<State> states_;
   std::optional<Masses<T>> masses_;
   std::optional<SourceNodes<T>> sources_;
+  Buffer<T> origin_;
   int highest_ = -1;
 };
 

@@ -227,10 +227,10 @@ using GradientNodes = NodeRows<double, kNodes<T>, 2>;
 // Blocks a thread should get at least, so that a piece is worth handing over.
 inline std::int64_t block_grain(std::int64_t channels) { return 1 + 16384 / (channels + 1); }
 
-// u_q of every block up to level `highest`, with the weights themselves as the scalar.
+// u_q of every block up to level `highest`, of x - origin, with the weights themselves as the scalar.
 template <class T, class S>
 void merge_sources(const TreeShape& shape, const Masses<T>& masses, int highest, std::int64_t channels,
-                   const Rows<const S>& x, SourceNodes<T>& nodes, const Parallel& parallel) {
+                   const Rows<const S>& x, const T* origin, SourceNodes<T>& nodes, const Parallel& parallel) {
   constexpr int p = kNodes<T>;
   for (int level = shape.leaf; level <= highest; ++level) {
     parallel.run(shape.count(level), block_grain(channels), [&](std::int64_t begin, std::int64_t end) {
@@ -248,11 +248,11 @@ void merge_sources(const TreeShape& shape, const Masses<T>& masses, int highest,
         }
         if (level == shape.leaf) {
           const Rows<const S> tokens{x.row(b << level), x.stride, merge.rows};
-          mix_rows<p, T, S>(channels, merge.matrix, merge.use, tokens, nodes.of(k, 1));
+          mix_rows<p, T, S>(channels, merge.matrix, merge.use, tokens, origin, nodes.of(k, 1));
         } else {
           const std::int64_t child = shape.index(level - 1, 2 * b);
           const Rows<const T> children{nodes.of(child, 1).data, channels, merge.rows};
-          mix_rows<p, T, T>(channels, merge.matrix, merge.use, children, nodes.of(k, 1));
+          mix_rows<p, T, T>(channels, merge.matrix, merge.use, children, nullptr, nodes.of(k, 1));
         }
       }
     });

@@ -5,6 +5,9 @@
 //   dl_j      = x_j . dx_j - sum_i p_ij c_i,                                           c_i = dy_i . y_i
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = d_ij^2 / sigma_i^2
 //
+// The gradients of l and sigma stay the same if a row is taken off all x_j, so the backward takes off a row like them,
+// the origin: of large features that differ little, the differences count.
+//
 // Every sum over sources runs over a disc of pool2d_window.h, image row by image row. Each number is computed by one
 // thread, in an order that depends on nothing but the target (or, for sums over targets, on their order), so the bits
 // do not depend on the number of threads.
@@ -32,10 +35,12 @@ struct MapInput {
   const T* sigma = nullptr;
 };
 
-// total += sum_r weight_r row_r and total_square += sum_r square_r row_r. Rows of weight 0 are not read.
+// total += sum_r weight_r (row_r - origin), and total_square += the same with square_r. Rows of weight 0 are not read.
 template <class T, class S, class C>
-void add_rows_twice(const C& chunk, const Rows<const S>& rows, const T* weight, const T* square, Vec<T>* total,
-                    Vec<T>* total_square) {
+void add_rows_twice(const C& chunk, const Rows<const S>& rows, const T* origin, const T* weight, const T* square,
+                    Vec<T>* total, Vec<T>* total_square) {
+  Vec<T> zero[C::kVectors];
+  for (int v = 0; v < C::kVectors; ++v) zero[v] = chunk.load_at(origin, v);
   for (std::int64_t begin = 0; begin < rows.count; begin += kFold) {
     const std::int64_t end = std::min(begin + kFold, rows.count);
     Vec<T> sum[C::kVectors] = {};
@@ -44,7 +49,7 @@ void add_rows_twice(const C& chunk, const Rows<const S>& rows, const T* weight, 
       if (weight[r] == 0) continue;
       const S* row = rows.row(r);
       for (int v = 0; v < C::kVectors; ++v) {
-        const auto x = chunk.load_at(row, v);
+        const auto x = chunk.load_at(row, v) - zero[v];
         sum[v] += x * weight[r];
         sum_square[v] += x * square[r];
       }
@@ -92,6 +97,7 @@ class Map {
   // dy [targets, channels] -> dx [pixels, channels], dl [pixels], dsigma [targets]
   void backward(const S* dy, S* dx, T* dl, T* dsigma) {
     states_.reserve(targets_);
+    find_origin();
     for_targets(
         [&](Workspace& work, std::int64_t m) { dsigma[m] = score(work, m, dy + m * in_.channels, states_[m]); });
     collect(dy, dx, dl, dsigma);
@@ -148,6 +154,17 @@ class Map {
     for_chunks<T, 1>(in_.channels, [&](const auto& chunk) { chunk.store_at(row, 0, all); });
   }
 
+  // The features of the first live pixel, 0 for those that are not finite.
+  void find_origin() {
+    origin_.reserve(panel_width<T>(in_.channels));
+    const std::int64_t last = in_.height * in_.width - 1;
+    std::int64_t first = 0;
+    while (first < last && is_masked(first)) ++first;
+    copy_row(in_.channels, in_.x + first * in_.channels, origin_.data());
+    for (std::int64_t d = 0; d < in_.channels; ++d) origin_[d] = std::isfinite(origin_[d]) ? origin_[d] : T{0};
+  }
+  bool is_masked(std::int64_t j) const { return in_.log_weight[j] == -std::numeric_limits<T>::infinity(); }
+
   // dsigma_i, and the state that collect() needs.
   T score(Workspace& work, std::int64_t m, const S* dy, State& state) {
     state = {};
@@ -164,8 +181,8 @@ class Map {
       Vec<T> sum[vectors] = {};
       Vec<T> sum_square[vectors] = {};
       for (const Run& run : work.runs) {
-        add_rows_twice(chunk, rows_of(run), disc.weight.data() + run.offset, disc.square.data() + run.offset, sum,
-                       sum_square);
+        add_rows_twice(chunk, rows_of(run), origin_.data(), disc.weight.data() + run.offset,
+                       disc.square.data() + run.offset, sum, sum_square);
       }
       for (int v = 0; v < vectors; ++v) {
         const Vec<T> g = chunk.load_at(dy, v);
@@ -314,12 +331,13 @@ class Map {
 
   // Writes dx_j in the type it is stored in and returns dl_j.
   T finish(std::int64_t j, const double* sums, double mean, bool spoiled, S* dx) const {
-    const bool masked = in_.log_weight[j] == -std::numeric_limits<T>::infinity();
+    const bool masked = is_masked(j);
     const double poison = spoiled && !masked ? std::numeric_limits<double>::quiet_NaN() : 0;
     Vec<double> dot = {};
     for_chunks<double, 1>(in_.channels, [&](const auto& chunk) {
       const auto g = chunk.load_at(sums, 0) + poison;
-      if (!masked) dot += g * chunk.load_double_at(in_.x + j * in_.channels, 0);
+      const auto zero = chunk.load_double_at(origin_.data(), 0);
+      if (!masked) dot += g * (chunk.load_double_at(in_.x + j * in_.channels, 0) - zero);
       chunk.store_double_at(dx, 0, g);
     });
     return masked ? T{0} : static_cast<T>(sum_lanes(dot) - mean);
@@ -331,6 +349,7 @@ class Map {
   WeightMap weights_;
   DiscPlanner<T> planner_;
   Buffer<State> states_;
+  Buffer<T> origin_;
 };
 
 }  // namespace contextpool::cpu::CONTEXTPOOL_ARCH

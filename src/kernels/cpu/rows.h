@@ -102,6 +102,17 @@ template <class T>
 std::int64_t panel_width(std::int64_t channels) {
   return (channels + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
+// `count` rows less the origin (null stands for 0); rows that do not exist are copies of the first.
+template <int count, class T, class S>
+void copy_rows(std::int64_t channels, const Rows<const S>& rows, const T* origin, T* out) {
+  const std::int64_t width = panel_width<T>(channels);
+  for_chunks<T, 1>(channels, [&](const auto& chunk) {
+    const Vec<T> zero = origin == nullptr ? Vec<T>{} : chunk.load_at(origin, 0);
+    for (int r = 0; r < count; ++r) {
+      store(out + r * width + chunk.first, Vec<T>(chunk.load_at(rows.row(r < rows.count ? r : 0), 0) - zero));
+    }
+  });
+}
 
 // total += sum_r weight_r row_r. Rows of weight 0 are not read into the sum: their features may be NaN.
 template <class T, class S, class C>
@@ -173,16 +184,20 @@ void spread_rows_group(const C& chunk, const Rows<double>& rows, const T* const*
   }
 }
 
-// out_q = sum_r matrix[q][r] row_r for q < outs. Rows r with use[r] == 0 are not read: they may be NaN or absent.
+// out_q = sum_r matrix[q][r] (row_r - origin) for q < outs; null stands for an origin of 0. Rows r with use[r] == 0 are
+// not read: they may be NaN or absent.
 template <int outs, class T, class S>
-void mix_rows(std::int64_t channels, const T* matrix, const T* use, const Rows<const S>& rows, const Rows<T>& out) {
+void mix_rows(std::int64_t channels, const T* matrix, const T* use, const Rows<const S>& rows, const T* origin,
+              const Rows<T>& out) {
   for_chunks<T, 2>(channels, [&](const auto& chunk) {
     using C = std::decay_t<decltype(chunk)>;
     Vec<T> sum[outs][C::kVectors] = {};
+    Vec<T> zero[C::kVectors] = {};
+    for (int v = 0; v < C::kVectors && origin != nullptr; ++v) zero[v] = chunk.load_at(origin, v);
     for (std::int64_t r = 0; r < rows.count; ++r) {
       if (use[r] == 0) continue;
       for (int v = 0; v < C::kVectors; ++v) {
-        const auto x = chunk.load_at(rows.row(r), v);
+        const auto x = chunk.load_at(rows.row(r), v) - zero[v];
         for (int q = 0; q < outs; ++q) sum[q][v] += x * matrix[q * rows.count + r];
       }
     }
