@@ -173,6 +173,18 @@ TEST_P(HardRow, LargeFeaturesThatDifferLittle) {
   }
 }
 
+// Far beyond what the contract asks for: then the heaviest token in reach is the average.
+TEST_P(HardRow, TokensOfAnyContrastGiveTheHeaviest) {
+  for (const double heavy : {700.0, 720.0, 2000.0, 1e6, 1e30}) {
+    SCOPED_TRACE(heavy);
+    Problem p = make_problem(spec(1000, 2));
+    std::fill(p.log_weight.begin(), p.log_weight.end(), 0);
+    p.log_weight[503] = heavy;
+    std::fill(p.sigma.begin(), p.sigma.end(), 1000);
+    expect_right(p);
+  }
+}
+
 // Heavy tokens just inside and just outside each other's windows, sizes changing from token to token.
 TEST_P(HardRow, ContrastOfFortyWithNeighbouringTargetsOfVeryDifferentSizes) {
   for (const std::uint64_t seed : {1, 2, 3}) {

@@ -220,13 +220,14 @@ inline Vec<double> iota() {
   return v;
 }
 
-// 2^v for v <= 1000; exactly 0 below -1000 (and for -inf), NaN for NaN. Relative error 5e-9 when T is float and
-// 2e-16 when T is double: the Taylor series of 2^f on [-1/2, 1/2].
+// 2^v; exactly 0 below -1000 (and for -inf), infinite from 1024 on, NaN for NaN. Relative error 5e-9 when T is float
+// and 2e-16 when T is double: the Taylor series of 2^f on [-1/2, 1/2].
 template <class T>
 Vec<double> exp2(Vec<double> v) {
   constexpr double kShift = 0x1.8p52;
   const auto tiny = v <= -1000.0;
-  const auto x = tiny ? Vec<double>{} - 1000.0 : v;
+  const auto below = v > 1024.0 ? Vec<double>{} + 1024.0 : v;
+  const auto x = tiny ? Vec<double>{} - 1000.0 : below;
   const auto shifted = x + kShift;
   const auto f = (x - (shifted - kShift)) * 0.693147180559945309417;
   Vec<double> r;
