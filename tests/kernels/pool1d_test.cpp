@@ -185,6 +185,19 @@ TEST_P(HardRow, TokensOfAnyContrastGiveTheHeaviest) {
   }
 }
 
+// Soft masks: weights that float32 can only just hold, or not at all.
+TEST_P(HardRow, TokensOfNextToNoWeight) {
+  for (const double light : {-60.0, -69.0, -80.0, -90.0, -100.0}) {
+    for (const double sigma : {3.0, 64.5}) {
+      SCOPED_TRACE("weight " + std::to_string(light) + ", sigma " + std::to_string(sigma));
+      Problem p = make_problem(spec(1000, 2));
+      for (std::size_t j = 0; j < 1000; ++j) p.log_weight[j] = j / 7 % 2 == 0 ? light : 0;
+      std::fill(p.sigma.begin(), p.sigma.end(), sigma);
+      expect_right(p);
+    }
+  }
+}
+
 // Heavy tokens just inside and just outside each other's windows, sizes changing from token to token.
 TEST_P(HardRow, ContrastOfFortyWithNeighbouringTargetsOfVeryDifferentSizes) {
   for (const std::uint64_t seed : {1, 2, 3}) {

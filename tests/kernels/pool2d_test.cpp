@@ -173,6 +173,17 @@ TEST_P(HardMap, LargeFeaturesThatDifferLittle) {
   }
 }
 
+// Soft masks: weights that float32 can only just hold, or not at all.
+TEST_P(HardMap, PixelsOfNextToNoWeight) {
+  for (const double light : {-60.0, -69.0, -80.0, -90.0, -100.0}) {
+    SCOPED_TRACE("weight " + std::to_string(light));
+    Problem2d p = make_problem(spec(20, 25));
+    for (std::size_t j = 0; j < 500; ++j) p.log_weight[j] = j / 7 % 2 == 0 ? light : 0;
+    std::fill(p.sigma.begin(), p.sigma.end(), 2.8);
+    expect_right_by_all(p);
+  }
+}
+
 // What the gradient of sigma is made of lies far out: next to nothing in the sum of weights, but all of the second
 // moment.
 TEST_P(HardMap, SizeOfAHeavyTargetHasItsGradientFromAHeavyPixelFarAway) {

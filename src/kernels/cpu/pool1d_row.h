@@ -370,7 +370,10 @@ class Row {
       const T* own = weights + member.offset;
       T* kept = kept_.data() + state.kept;
       const auto inverse = static_cast<T>(state.inverse);
-      for (std::int64_t r = 0; r < member.cover.rows(); ++r) kept[r] = own[r] * inverse;
+      for (std::int64_t r = 0; r < member.cover.rows(); ++r) {
+        const T weight = own[r] * inverse;
+        kept[r] = weight < std::numeric_limits<T>::min() ? T{0} : weight;
+      }
     }
   }
 

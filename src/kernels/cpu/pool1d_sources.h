@@ -138,7 +138,7 @@ class Weigher {
 
  private:
   static void put(T* p, Vec<double> v) {
-    const auto narrow = __builtin_convertvector(v, typename VecOf<T, kLanes<double> * sizeof(T)>::Type);
+    const auto narrow = __builtin_convertvector(normal<T>(v), typename VecOf<T, kLanes<double> * sizeof(T)>::Type);
     __builtin_memcpy(p, &narrow, sizeof(narrow));
   }
 

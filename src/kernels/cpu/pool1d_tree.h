@@ -33,6 +33,10 @@ template <class T>
 inline constexpr int kLeafLevel = sizeof(T) == 4 ? 4 : 5;
 inline constexpr int kMaxLevels = 64;
 
+// log2 of weights that are as good as 0 beside others of a block: sums with them would be of denormal numbers.
+template <class T>
+inline constexpr double kTiny = sizeof(T) == 4 ? -100 : -1000;
+
 // Log weight in bits. What is not a number (and +inf, which leaves no finite average) counts as infinitely heavy, so
 // that whoever meets it becomes NaN instead of ignoring it.
 template <class T>
@@ -126,7 +130,7 @@ class Masses {
     double sum = 0;
     for (std::int64_t j = begin; j < end; ++j) {
       const double bits = bits_of(log_weight[j]);
-      double w = bits == -kInfinity ? 0 : std::exp2(bits - e);
+      double w = bits - e > kTiny<T> ? std::exp2(bits - e) : 0;
       if (bits == kInfinity) w = std::numeric_limits<double>::quiet_NaN();
       weight[j] = static_cast<T>(w);
       sum += w;
@@ -149,8 +153,11 @@ class Masses {
   }
 };
 
-// 2^(child - parent), or 0 for a child without sources.
-inline double rescale(double child, double parent) { return child == -kInfinity ? 0 : std::exp2(child - parent); }
+// 2^(child - parent), or 0 for a child without sources, or of no weight beside the other.
+template <class T>
+T rescale(double child, double parent) {
+  return child - parent > kTiny<T> ? static_cast<T>(std::exp2(child - parent)) : T{0};
+}
 
 // The matrix that merges into a block: rows of 2p tokens with their weights, or of two children with their powers of
 // two; use[r] tells which rows count.
@@ -172,7 +179,7 @@ struct Merge {
       const double own = masses.exponent[shape.index(level, b)];
       rows = 2 * b + 1 < shape.count(level - 1) ? 2 * p : p;
       for (int r = 0; r < rows; ++r) {
-        use[r] = static_cast<T>(rescale(masses.exponent[shape.index(level - 1, 2 * b + r / p)], own));
+        use[r] = rescale<T>(masses.exponent[shape.index(level - 1, 2 * b + r / p)], own);
       }
     }
     for (int q = 0; q < p; ++q) {

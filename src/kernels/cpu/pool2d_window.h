@@ -272,10 +272,10 @@ struct DiscWeights {
         const auto inside = d2 <= limit;
         const auto e = inside ? load(bits + k) - falloff - scale : nothing;
         const auto own = inside ? exp2<T>(e) * factor : Vec<double>{};  // the factor may be no number
-        store_double(weight.data() + run.offset + k, own);
+        store_double(weight.data() + run.offset + k, normal<T>(own));
         total += own;
         if constexpr (squares) {
-          store_double(square.data() + run.offset + k, own * falloff);
+          store_double(square.data() + run.offset + k, normal<T>(own * falloff));
           total_square += own * falloff;
         }
       }

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #ifndef CONTEXTPOOL_ARCH
@@ -218,6 +219,12 @@ inline Vec<double> iota() {
   Vec<double> v;
   for (int i = 0; i < kLanes<double>; ++i) v[i] = i;
   return v;
+}
+
+// Weights, 0 for those that T could hold as denormal numbers only, which are slow.
+template <class T>
+Vec<double> normal(Vec<double> v) {
+  return v < static_cast<double>(std::numeric_limits<T>::min()) ? Vec<double>{} : v;
 }
 
 // 2^v; exactly 0 below -1000 (and for -inf), infinite from 1024 on, NaN for NaN. Relative error 5e-9 when T is float
