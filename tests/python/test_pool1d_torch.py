@@ -120,12 +120,13 @@ def test_exported_program_takes_any_length(device: str) -> None:
 def test_autocast_casts_weights_and_sizes_as_the_operator_wants_them(device: str) -> None:
     for dtype, half in itertools.product(DTYPES, (torch.bfloat16, torch.float16)):
         inputs = make((2, 25, 25, 4), dtype, device)
-        low = Inputs(inputs.x, inputs.log_weight.to(half), inputs.sigma.to(half))
-        with torch.autocast(device, dtype=half):
-            y = contextpool.pool1d(*low)
         fine = weight_dtype(dtype)
-        assert y.dtype == dtype  # the features keep the dtype they come in
-        assert torch.equal(y, contextpool.pool1d(low.x, low.log_weight.to(fine), low.sigma.to(fine)))
+        for other in (half, torch.float32, torch.float64):
+            given = Inputs(inputs.x, inputs.log_weight.to(other), inputs.sigma.to(other))
+            with torch.autocast(device, dtype=half):
+                y = contextpool.pool1d(*given)
+            assert y.dtype == dtype  # the features keep the dtype they come in
+            assert torch.equal(y, contextpool.pool1d(given.x, given.log_weight.to(fine), given.sigma.to(fine)))
 
 
 @pytest.mark.parametrize("device", devices())

@@ -222,10 +222,12 @@ def test_autocast_casts_weights_and_sizes_as_the_operator_wants_them() -> None:
     for dtype, half in itertools.product(DTYPES, (torch.bfloat16, torch.float16)):
         x, log_weight, sigma = make((2, 4, 5, 6), dtype=dtype)
         fine = weight_dtype(dtype)
-        with torch.autocast("cpu", dtype=half):
-            y = contextpool.pool2d(x, log_weight.to(half), sigma.to(half))
-        assert y.dtype == dtype  # the features keep the dtype they come in
-        assert torch.equal(y, contextpool.pool2d(x, log_weight.to(half).to(fine), sigma.to(half).to(fine)))
+        for other in (half, torch.float32, torch.float64):
+            given = log_weight.to(other), sigma.to(other)
+            with torch.autocast("cpu", dtype=half):
+                y = contextpool.pool2d(x, *given)
+            assert y.dtype == dtype  # the features keep the dtype they come in
+            assert torch.equal(y, contextpool.pool2d(x, *(t.to(fine) for t in given)))
 
 
 @pytest.mark.parametrize("shape", ((2, 4, 6, 7), (1, 1, 6, 7), (2, 4, 1, 1), (2, 1, 1, 5), (2, 3, 1, 5)), ids=str)
