@@ -95,6 +95,23 @@ TEST_P(KernelBits, RowsOfABatchDoNotShowInEachOther) {
   }
 }
 
+// Later sizes decide which sources are merged; a weight that is no number and that no earlier target has as a source
+// must not show then.
+TEST_P(KernelBits, LaterSizesDoNotShowBesideAWeightThatIsNoNumber) {
+  Case c = spec(1, 400, 5);
+  if (!c.causal) return;
+  Problem p = problem(c);
+  p.log_weight[100] = kNaN;
+  std::fill(p.sigma.begin(), p.sigma.end(), 2.0);
+  std::fill_n(p.dy.begin() + std::ptrdiff_t{5} * 100, 5 * 40, 0.0);
+  std::fill(p.dy.begin() + std::ptrdiff_t{5} * 300, p.dy.end(), 0.0);
+  const Bytes want = run(p, threads(2));
+  std::fill(p.sigma.begin() + 300, p.sigma.end(), 400.0);
+  const Bytes got = run(p, threads(2));
+  EXPECT_EQ(got.dx, want.dx);
+  EXPECT_EQ(got.dlog_weight, want.dlog_weight);
+}
+
 std::string bits_name(const ::testing::TestParamInfo<KernelBits::ParamType>& info) {
   return std::string(name(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_causal_" : "_both_") +
          name(std::get<2>(info.param));

@@ -275,15 +275,18 @@ void hand_down(const TreeShape& shape, const Masses<T>& masses, int highest, std
   for (int level = highest; level >= shape.leaf; --level) {
     parallel.run(shape.count(level), block_grain(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; ++b) {
-        const Merge<T> merge(shape, masses, level, b);
         const std::int64_t k = shape.index(level, b);
+        const Rows<const double> gathered = std::as_const(nodes).of(k, 1);
+        const double* own = nodes.scalar(k);
+        // Nobody's source hands down nothing, even where its weight is no number.
+        if (all_zero(gathered.data, p * channels) && all_zero(own, 2 * p)) continue;
+        const Merge<T> merge(shape, masses, level, b);
         const bool leaf = level == shape.leaf;
         const std::int64_t child = leaf ? 0 : shape.index(level - 1, 2 * b);
         const Rows<double> below = leaf ? Rows<double>{dx.row(b << level), dx.stride, merge.rows}
                                         : Rows<double>{nodes.of(child, 1).data, channels, merge.rows};
-        unmix_rows<p, T, double>(channels, merge.matrix, merge.use, std::as_const(nodes).of(k, 1), below);
+        unmix_rows<p, T, double>(channels, merge.matrix, merge.use, gathered, below);
         if (scalars == nullptr) continue;
-        const double* own = nodes.scalar(k);
         double* scalars_below = leaf ? scalars + 2 * (b << level) : nodes.scalar(child);
         for (int r = 0; r < merge.rows; ++r) {
           if (merge.use[r] == 0) continue;
