@@ -112,6 +112,24 @@ TEST_P(KernelBits, LaterSizesDoNotShowBesideAWeightThatIsNoNumber) {
   EXPECT_EQ(got.dlog_weight, want.dlog_weight);
 }
 
+// An average of next to nothing is 0 of one sign, whatever the sign of later features.
+TEST_P(KernelBits, LaterFeaturesDoNotShowInTheSignOfZero) {
+  Case c = spec(1, 4, 1);
+  if (!c.causal) return;
+  c.mask = Mask::none;
+  Problem p = problem(c);
+  p.log_weight = {-3, 0, 0, 0};
+  p.sigma = {1, 1, 1, 1};
+  const double least = ulp(c.type, 0);
+  const auto first_two = [&](double later) {
+    p.x = {-least, -0.0, later, later};
+    auto y = run(p, serial()).y;
+    y.resize(2 * size_of(c.type));
+    return y;
+  };
+  EXPECT_EQ(first_two(1), first_two(-1));
+}
+
 std::string bits_name(const ::testing::TestParamInfo<KernelBits::ParamType>& info) {
   return std::string(name(std::get<0>(info.param))) + (std::get<1>(info.param) ? "_causal_" : "_both_") +
          name(std::get<2>(info.param));

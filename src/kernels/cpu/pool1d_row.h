@@ -312,7 +312,10 @@ class Row {
           pool_alone(chunk, member.cover, weights + member.offset, sum);
         }
         const auto inverse = static_cast<T>(1 / work.sums[k].weight);
-        for (int v = 0; v < vectors; ++v) chunk.store_at(y + member.target * in_.channels, v, sum[v] * inverse);
+        // Adding 0 makes -0 to 0: which of them a sum of nothing is may depend on rows of no concern to it.
+        for (int v = 0; v < vectors; ++v) {
+          chunk.store_at(y + member.target * in_.channels, v, (sum[v] + T{0}) * inverse);
+        }
       }
     });
   }
