@@ -6,7 +6,8 @@
 // normaliser Z is between W g(t_far) and W g(t_near), and its part of the second moment V = sum w g (t / sigma)^2,
 // which is what the gradient of sigma is made of, lies between similar bounds.
 //   - The largest of the lower bounds is a lower bound of Z (of V). A block is dropped if its upper bounds are below
-//     2^-kDrop / (number of tokens) of both.
+//     2^-kDrop / (number of blocks) of both, and those of its heaviest token below 2^-(kDrop - kSpare) / (number of
+//     tokens): what all targets leave out of one token is missing from its gradient.
 //   - Merging a block costs an error of W g(t_far) 2^error(q), q = t * length / sigma^2 with t the distance of its
 //     middle. If that is more than 2^-kTolerance Z (and likewise for V) for any kept block, the target takes blocks
 //     half as long, and so on; below q = kAlways the error is always small enough, so this ends after a few steps
@@ -81,7 +82,8 @@ inline int level_of(double sigma) {
 struct PlanInput {
   const TreeShape* shape = nullptr;
   const double* bits = nullptr;
-  const double* total = nullptr;
+  const double* total = nullptr;     // of blocks, as in Masses
+  const double* exponent = nullptr;  // likewise
   bool causal = false;
   bool keep_all = false;  // dense: the whole support, token by token
 };
@@ -175,18 +177,23 @@ class Planner {
   };
   Bounds bounds(std::int64_t i, double inv, int level, std::int64_t block, std::int64_t count) const {
     const auto length = static_cast<double>(std::int64_t{1} << level);
-    const double* p = in_.total + in_.shape->index(level, block);
     const auto lane = iota();
-    const bool whole = count >= kLanes<double>;
-    const auto total = whole ? load(p) : load_first(p, static_cast<int>(count));
-    const auto start = static_cast<double>((block << level) - i) + lane * length;  // first token, relative to i
+    const auto of = [&](const double* p) {
+      p += in_.shape->index(level, block);
+      return count >= kLanes<double> ? load(p) : load_first(p, static_cast<int>(count));
+    };
+    constexpr int kSpare = 2;
+    const auto total = of(in_.total);
+    const auto heaviest = of(in_.exponent) + static_cast<double>(1 + level - kSpare);  // as a block of such tokens
+    const auto start = static_cast<double>((block << level) - i) + lane * length;      // first token, relative to i
     const auto last = start + (length - 1);
     const auto zero = Vec<double>{};
     const auto left = -last > zero ? -last : zero;
     const auto near = start > left ? start : left;
     const auto far = last > -start ? last : -start;
-    const auto mass = lane < static_cast<double>(count) ? total : zero - kInfinity;
-    const auto upper = mass - near * near * inv;
+    const auto exists = lane < static_cast<double>(count);
+    const auto mass = exists ? total : zero - kInfinity;
+    const auto upper = (exists & (heaviest > total) ? heaviest : mass) - near * near * inv;
     const auto lower = mass - far * far * inv;
     return {upper, lower, upper + floor_log2(far * far) + 1.0, lower + floor_log2(near * near), far};
   }
@@ -217,7 +224,7 @@ class Planner {
     plan.scale = z;
     const double v = max_lanes(most_moment);  // of V sigma^2
 
-    const double drop = A::kDrop + ceil_log2(plan.end - plan.begin);  // tokens: one may be alone in its block
+    const double drop = A::kDrop + ceil_log2(past - first);
     const auto half = static_cast<double>(length) / 2;
     const double per_q = static_cast<double>(length) / (sigma * sigma);
     const double square = 20 * sigma * sigma;  // the error of t^2 g is that of g times this, or t^2 farther out

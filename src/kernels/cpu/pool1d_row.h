@@ -163,7 +163,8 @@ class Row {
   bool is_small() const { return in_.tokens * in_.channels <= kSmall; }
 
   void make_plans() {
-    const Planner<T> planner({&shape_, bits_.data(), masses_ ? masses_->total.data() : nullptr, in_.causal,
+    const Planner<T> planner({&shape_, bits_.data(), masses_ ? masses_->total.data() : nullptr,
+                              masses_ ? masses_->exponent.data() : nullptr, in_.causal,
                               in_.algorithm == Algorithm::dense});
     parallel_.run(in_.targets, 64, [&](std::int64_t begin, std::int64_t end) {
       Cover cover;
