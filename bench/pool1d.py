@@ -21,6 +21,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = (256, 577, 1024, 2048, 8192)
 LONG_LENGTHS = (131072, 1048576)
+FEW_TARGETS = (1, 16, 256)
 CHANNELS, LONG_CHANNELS = 256, 64
 Pool = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
@@ -74,6 +75,17 @@ def compare(peers: ModuleType, lengths: Iterable[int], seconds: float) -> Iterab
         ratios = [f"{other / both[0]:.1f}" for other in both[1:]]
         yield [f"{n}", sizes, "yes" if causal else "no", *(f"{ms:.2f}" for ms in forward + both), *ratios,
                f"{error(x, log_weight, sigma, causal):.0e}"]  # fmt: skip
+
+
+def few_targets(peers: ModuleType, n: int, seconds: float) -> Iterable[list[str]]:
+    """The last targets of a long row, as in decoding."""
+    x, log_weight, _ = peers.inputs(1, n, LONG_CHANNELS, "cpu", torch.float32)
+    for size in (40.0, 0.1 * n):
+        for targets in FEW_TARGETS:
+            sigma = torch.full((1, targets), size)
+            with torch.no_grad():
+                ms = peers.timer(lambda: contextpool.pool1d(x, log_weight, sigma, True), "cpu", seconds)
+            yield [f"{n}", f"{size:g}", f"{targets}", f"{ms:.3f}"]
 
 
 def memory(field: str) -> int:
@@ -138,6 +150,8 @@ def main() -> None:
         head = ["N", "causal", "forward ms", "fwd+bwd ms", "ns per token", "ratio to the first", "memory / size of x"]
         arguments = ["--peers", str(args.peers), *(["--quick"] if args.quick else [])]
         print_table(head, scale(long_lengths, arguments))
+        print(f"\nB 1, D {LONG_CHANNELS}, causal: the last targets of a row, forward.\n")
+        print_table(["N", "sigma", "targets", "ms"], few_targets(peers, min(long_lengths), seconds))
 
 
 if __name__ == "__main__":

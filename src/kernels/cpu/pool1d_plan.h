@@ -84,6 +84,7 @@ struct PlanInput {
   const double* bits = nullptr;
   const double* total = nullptr;     // of blocks, as in Masses
   const double* exponent = nullptr;  // likewise
+  double wide = 0;                   // the least size whose target takes blocks
   bool causal = false;
   bool keep_all = false;  // dense: the whole support, token by token
 };
@@ -99,7 +100,7 @@ class Planner {
     const std::int64_t lo = std::max<std::int64_t>(0, i - radius);
     const std::int64_t hi = in_.causal ? i + 1 : std::min(n, i + radius + 1);
     const double inv = radius > 0 ? kLog2E / (2 * sigma * sigma) : 0;
-    if (in_.total != nullptr && sigma >= 1 && !in_.keep_all) {
+    if (in_.total != nullptr && sigma >= in_.wide && !in_.keep_all) {
       int level = sigma < kInfinity ? std::min(level_of(sigma), in_.shape->top) : in_.shape->top;
       for (; level >= in_.shape->leaf; --level) {
         Plan plan{lo, hi, level, 0};

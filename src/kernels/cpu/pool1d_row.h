@@ -13,6 +13,7 @@
 // threads.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <type_traits>
@@ -136,16 +137,20 @@ class Row {
     return sum_lanes(sum) == 0 ? Kind::finite : Kind::other;
   }
 
-  // Merging pays when it is shared by many targets and some of them are wide.
+  // The least size whose target takes blocks. Merging costs about as much as reading all tokens four times: it pays if
+  // as many targets as there are, with windows of about 6 sigma on a side, would read more. What the others' sizes are
+  // must not matter to a target.
+  double wide() const {
+    constexpr std::int64_t kMerging = 4;
+    const std::int64_t window = in_.causal ? 6 : 12;
+    const double least = std::ldexp(1.0, shape_.leaf);
+    if (in_.algorithm == Algorithm::pyramid) return least;
+    if (in_.algorithm != Algorithm::automatic || in_.tokens < 64 || in_.targets < kMerging) return kInfinity;
+    return std::max(least, static_cast<double>(kMerging * in_.tokens) / static_cast<double>(window * in_.targets));
+  }
   bool wants_tree() const {
-    const bool automatic = in_.algorithm == Algorithm::automatic && in_.targets >= 16 && in_.tokens >= 64;
-    if (!automatic && in_.algorithm != Algorithm::pyramid) return false;
-    if (shape_.top < shape_.leaf) return false;
-    const double narrow = std::ldexp(1.0, shape_.leaf);
-    for (std::int64_t m = 0; m < in_.targets; ++m) {
-      if (in_.sigma[m] >= narrow) return true;
-    }
-    return false;
+    if (shape_.top < shape_.leaf || wide() == kInfinity) return false;
+    return std::any_of(in_.sigma, in_.sigma + in_.targets, [least = wide()](T sigma) { return sigma >= least; });
   }
 
   // Room for the weights that are kept from scoring to spreading: those of targets that have few, so that it takes at
@@ -164,7 +169,7 @@ class Row {
 
   void make_plans() {
     const Planner<T> planner({&shape_, bits_.data(), masses_ ? masses_->total.data() : nullptr,
-                              masses_ ? masses_->exponent.data() : nullptr, in_.causal,
+                              masses_ ? masses_->exponent.data() : nullptr, wide(), in_.causal,
                               in_.algorithm == Algorithm::dense});
     parallel_.run(in_.targets, 64, [&](std::int64_t begin, std::int64_t end) {
       Cover cover;
