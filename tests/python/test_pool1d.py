@@ -70,6 +70,19 @@ def test_one_step_of_decoding_is_the_last_row(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("size", (5.0, 60.0, 300.0, 2000.0))
+def test_few_targets_over_a_long_row(device: str, size: float) -> None:
+    """Whether one reads tokens or blocks is a matter of its own size."""
+    x, log_weight, sigma = make((1, 6000, 40, 16), torch.float32, device)
+    results = []
+    for later in (0.5, 40.0, 400.0, 5000.0):
+        sigma[:, :20], sigma[:, 20:] = size, later
+        check(Inputs(x, log_weight, sigma), True, "auto")
+        results.append(contextpool.pool1d(x, log_weight, sigma, causal=True)[:, :20])
+    assert all(torch.equal(y, results[0]) for y in results)
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("causal", (False, True))
 def test_padding_to_a_common_length_changes_nothing(device: str, algorithm: str, causal: bool) -> None:
