@@ -60,7 +60,7 @@ struct Case {
   Logits logits = Logits::spread_1;
   Mask mask = Mask::none;
   Layout layout = Layout::contiguous;
-  bool rounds_weights = false;  // whether half types' weights are rounded and float32's sums float32, as on a GPU
+  bool rounds_weights = false;  // whether weights are multiplied in the storage type, as matrix units do
 };
 
 inline std::string name(const Case& c) {

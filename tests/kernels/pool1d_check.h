@@ -175,7 +175,7 @@ inline Result dense_in_half(const Problem& row) {
   return r;
 }
 
-// The most that rounding each score to the type, as dense_in_half does, can change a gradient of log_weight and of
+// The most that rounding each score to the half type, as dense_in_half does, can change a gradient of log_weight and of
 // sigma. What it does change can be far less by luck: in short rows, or where scores are equal.
 inline std::pair<double, double> rounding_of_scores(const Problem& row) {
   const auto& c = row.spec;
@@ -272,7 +272,7 @@ inline std::vector<Expected> expected_of(const Problem& p) {
     e.dlog_weight_bound = gradient_bound(peer.dlog_weight, e.want.dlog_weight, s.log_weight);
     e.dsigma_bound = gradient_bound(peer.dsigma, e.want.dsigma, s.sigma);
     e.ulps = tol.peer == 0 ? 0 : 1;
-    if (p.spec.rounds_weights && p.spec.type != Type::f64) {
+    if (tol.peer != 0 && p.spec.rounds_weights) {
       const auto [dlog_weight, dsigma] = rounding_of_scores(e.row);
       e.dlog_weight_bound = std::max(e.dlog_weight_bound, dlog_weight);
       e.dsigma_bound = std::max(e.dsigma_bound, dsigma);
