@@ -46,8 +46,8 @@ def test_a_flat_map_stays_flat(width: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16))
-def test_a_step_whose_gradients_overflowed_takes_no_longer(dtype: torch.dtype, device: str) -> None:
-    """What mixed precision does now and then; the cost stays that of the windows, not of all pairs."""
+def test_gradients_that_overflowed_reach_every_pixel_of_a_large_map(dtype: torch.dtype, device: str) -> None:
+    """What mixed precision does now and then."""
     x = torch.randn(1, 8, 512, 512, device=device).to(dtype).requires_grad_()
     log_weight, sigma = torch.zeros(1, 512, 512, device=device), torch.ones(1, 512, 512, device=device)
     y = contextpool.pool2d(x, log_weight, sigma)
