@@ -1,4 +1,4 @@
-// Which sources matter to each target, at which level of the tree, and the order in which targets are tiled.
+// Which sources matter to each target, and at which level of the tree.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -13,14 +13,8 @@ struct Precision {
   bool narrow;      // the storage type's range asks for exponents close to the largest term
 };
 
-int sort_chunks(int targets);
-int max_sorted_tiles(int targets, const Tree& tree);
-
-// Fills in.quad_log, in.plan and, with a tree, in.block_log, in.wide and counts [batch, chunks, kClasses]. With a tree,
-// the kernel that comes next may start before the plan is made: see let_next_start().
+// Fills in.quad_log, in.plan and, with a tree, in.block_log, in.block_top, in.wide and counts [batch, chunks,
+// kClasses]. With a tree, the kernel that comes next may start before the plan is made: see let_next_start().
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
-
-// Fills in.class_tile and in.sorted.
-cudaError_t sort_targets(const Problem& in, const int* counts, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/forward.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/sort.h"
 #include "kernels/cuda/tree.h"
 
 namespace contextpool::cuda {
