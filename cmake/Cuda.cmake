@@ -8,7 +8,7 @@ set(CONTEXTPOOL_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF"
 set_property(CACHE CONTEXTPOOL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONTEXTPOOL_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities; 80 stands for its PTX too")
 
-set(_kernels forward gather matrix_forward matrix_gather matrix_scores plain plan pool1d scores sort tree)
+set(_kernels balance forward gather matrix_forward matrix_gather matrix_scores origin plain plan pool1d scores sort tree)
 list(APPEND _kernels pool2d pool2d_backward pool2d_forward pool2d_layout pool2d_plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "contextpool/ops/pool1d.h"
@@ -115,6 +116,7 @@ TEST_P(Pool1dLimits, NaNInALiveFeatureSurfacesAroundItAndNotBeyondTheSupport) {
       Case c = plain(400);
       c.logits = Logits::spread_1;                        // a source of negligible weight need not be used
       Inputs in = tensors_of(with_size(c, 4), device());  // support of 50 tokens
+      const auto clean = run(in, c).dlog_weight;
       in.x.select(1, 200).fill_(bad);
       const Outputs out = run(in, c);
       const auto finite = out.y.isfinite().all(-1);
@@ -123,6 +125,10 @@ TEST_P(Pool1dLimits, NaNInALiveFeatureSurfacesAroundItAndNotBeyondTheSupport) {
       EXPECT_TRUE(finite.slice(1, 0, c.causal ? 200 : 149).all().item<bool>());
       EXPECT_TRUE(finite.slice(1, 251).all().item<bool>());
       EXPECT_TRUE(all_finite(out.dx));  // the features have no part in their own gradient
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, 99), std::pair<int64_t, int64_t>(302, 400)}) {
+        const auto off = out.dlog_weight.slice(1, begin, end).sub(clean.slice(1, begin, end)).abs().max();
+        EXPECT_LE(off.item<double>(), 1e-4 * clean.abs().max().item<double>()) << begin;
+      }
     }
   });
 }

@@ -389,7 +389,7 @@ class Row {
   // dx and dl. Sums over targets are kept in double: x_j . dx_j and sum_i p_ij c_i nearly cancel where a token is all
   // that many targets see. To bound the memory this takes, a long sequence goes half of its channels at a time. What
   // rounding leaves of the sum of dl over the sequence, which is 0, is taken off each token in proportion to
-  // sum_i p_ij.
+  // (sum_i p_ij)^2: what a token has of many targets is rounded the same way each time.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
     const std::int64_t step = 2 * kLanes<T>;
     const bool whole = in_.channels <= step || is_small();
@@ -412,18 +412,28 @@ class Row {
       store_channels(first, channels, rows, dx, scores.data(), spoiled_tokens(dsigma));
     }
     double residue = 0;
-    double mass = 0;
+    double squares = 0;
+    const std::int64_t counting = tokens_that_count();
     for (std::int64_t j = 0; j < in_.tokens; ++j) {
       if (scalars[2 * j + 1] == 0) scores[j] = scalars[2 * j] = 0;  // no target's source: x may hold anything
-      // Not a number where a weight or a feature is none, perhaps after the last target that counts: not for the rest.
-      if (!std::isfinite(scores[j] - scalars[2 * j])) continue;
+      if (j >= counting) continue;
       residue += scores[j] - scalars[2 * j];
-      mass += scalars[2 * j + 1];
+      squares += scalars[2 * j + 1] * scalars[2 * j + 1];
     }
-    const double per_mass = mass > 0 ? residue / mass : 0;
+    // Where a gradient is no number, the sum says nothing about the others.
+    const double share = squares > 0 && std::isfinite(residue) ? residue / squares : 0;
     for (std::int64_t j = 0; j < in_.tokens; ++j) {
-      dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - per_mass * scalars[2 * j + 1]);
+      const double mass = scalars[2 * j + 1];
+      dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - share * mass * mass);
     }
+  }
+
+  // Those up to the last target with a share in the gradients, if causal: the rest may hold anything.
+  std::int64_t tokens_that_count() const {
+    if (!in_.causal) return in_.tokens;
+    std::int64_t m = in_.targets;
+    while (m > 0 && states_[m - 1].kind == Kind::zero) --m;
+    return m == 0 ? 0 : position(m - 1) + 1;
   }
 
   void clear(double* values, std::int64_t count) const {

@@ -1,7 +1,8 @@
 // The backward, in two passes over the same weights. With Z_i = sum_r a_ir m_r and scores s_ir = dy_i . X_r:
 //   c_i = sum_r a_ir s_ir / Z_i,   dsigma_i = sum_r a_ir (t^2 / sigma_i^3) (s_ir - c_i m_r) / Z_i        by target
-//   G_r = sum_i (a_ir / Z_i) dy_i,   Gm_r = sum_i (a_ir / Z_i) c_i                                       by source row
-// and then dx_j = w_j G(j), dl_j = x_j . dx_j - w_j Gm(j), with G carried down the tree to the tokens.
+//   G_r = sum_i (a_ir / Z_i) dy_i,   Gm_r = sum_i (a_ir / Z_i) c_i,   Gw_r = sum_i a_ir / Z_i            by source row
+// and then dx_j = w_j G(j), dl_j = x_j . dx_j - w_j Gm(j), with G carried down the tree to the tokens. In float32 x is
+// x - origin, but in dx (origin.h), and Gw settles what rounding leaves in dl (balance.h).
 #pragma once
 
 #include "kernels/cuda/work.cuh"
@@ -31,8 +32,10 @@ struct Backward {
   int4* bounds;        // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
   int4* index;         // [batch, index_size(tiles)]: the same of kIndexed half tiles together; null: there are few
   float4* near_sums;   // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
-  float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, padding
-  float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; null: there is only one
+  float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, float32: Gw, padding
+  float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; half types, null: there is only one
+  float* weight;       // [batch, tokens]: float32: sum_i p_ij
+  double2* residue;    // [batch, balance_chunks(tokens)]: float32: see balance.h
 };
 
 __host__ __device__ inline int index_size(int tiles) { return (2 * tiles + kIndexed - 1) / kIndexed; }

@@ -74,6 +74,7 @@ struct Problem {
   int* wide;       // [batch]: whether a target may use the tree, by its size; for the tree itself, made beside the plan
   int* class_tile;  // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
   int tiles;        // per sequence, at most
+  float* origin;    // [batch, origin_width(channels)]: float32: features that are taken off x (see origin.h)
 
   __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
 };
@@ -81,6 +82,9 @@ struct Problem {
 // Channels in eights (32 bytes: what memory moves at once), and eight more whose first is the mass.
 constexpr int kMassColumns = 8;
 __host__ __device__ inline int gradient_width(int channels) { return (channels + 7) / 8 * 8 + kMassColumns; }
+
+// Channels in fours (16 bytes); those that do not exist are 0.
+__host__ __device__ inline int origin_width(int channels) { return (channels + 3) / 4 * 4; }
 
 __host__ __device__ inline int class_of_level(int level) { return level == 0 ? 0 : level - kLeaf + 1; }
 __host__ __device__ inline int level_of_class(int c) { return c == 0 ? 0 : c + kLeaf - 1; }
@@ -274,6 +278,18 @@ struct Loader {
           to[k * kStep * stride + e] = from.valid && d + e < channels ? from.first[d + e] : from_float<T>(0.f);
         }
       }
+    }
+  }
+
+  // Takes a row of origin_width(channels) off the pieces that this thread has brought, once they are here.
+  __device__ void take_off(float* shared, int stride, int channel, const float* row) const {
+    const int c = static_cast<int>(threadIdx.x) % kPieces * kPiece, d = channel + c;
+    if (d >= channels) return;
+    const float4 off = *reinterpret_cast<const float4*>(row + d);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      auto* at = reinterpret_cast<float4*>(shared + (first_row() + k * kStep) * stride + c);
+      *at = make_float4(at->x - off.x, at->y - off.y, at->z - off.z, at->w - off.w);
     }
   }
 };

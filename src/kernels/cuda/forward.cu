@@ -141,7 +141,7 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
     });
     __syncthreads();
   }
-  float scale[4], near[4];
+  float scale[4], near[4], off[4];  // off: the weight of what was made of x - origin
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int row = Product<T>::row(k);
@@ -149,6 +149,7 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
     float total = 0;
 #pragma unroll
     for (int s = 0; s < kRows / kSlot; ++s) total += shared.partial[s][row];
+    off[k] = tile.level == 0 ? 0.f : total;
     near[k] = 0;
     if (part == Part::far && t.level != 0 && t.index >= 0) {
       near[k] = near_mass[static_cast<std::int64_t>(tile.batch) * in.targets + t.index];
@@ -156,8 +157,14 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
     }
     scale[k] = total == 0 ? 0.f : 1.f / total;
   }
+  const float* origin = in.origin + static_cast<std::int64_t>(tile.batch) * origin_width(in.channels) + column;
   product.each([&](int k, int c, float& v0, float& v1) {
     auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
+    if (off[k] != 0 && column + c < in.channels) {
+      const float2 o = *reinterpret_cast<const float2*>(origin + c);
+      v0 += off[k] * o.x;
+      v1 += off[k] * o.y;
+    }
     if (near[k] != 0) {
       v0 += near[k] * to->first();
       v1 += near[k] * to->second();

@@ -1,6 +1,7 @@
 // The transpose of the forward sum in float32, owned by source rows: 64 rows at a time gather from the targets whose
 // sources include them (32 at a time, weights on the fly). No atomics: the same bits every run. (matrix_gather.cu has
 // the half types.)
+#include "kernels/cuda/balance.h"
 #include "kernels/cuda/gather.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/product.cuh"
@@ -19,7 +20,7 @@ struct GatherShared {
   Weighted targets[kRing][kRows];
   float leaf[kTile][kNodes];
   float share[kTile][17];
-  float mass[kRows / kSlot][kTile];
+  float2 mass[kRows / kSlot][kTile];
   GroupList<kThreads> groups;
 };
 
@@ -46,13 +47,13 @@ struct Gather {
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <bool kCareful>
-  __device__ void add(Use use, int begin, int end, Product<T>& product, float& mass) {
+  __device__ void add(Use use, int begin, int end, Product<T>& product, float2& mass) {
     over_groups<kThreads>({in, out, use, batch, level, first_unit, end_unit}, begin, end, part, parts, shared.groups,
                           [&](int count) { process<kCareful>(use, count, product, mass); });
   }
 
   template <bool kCareful>
-  __device__ void process(Use use, int count, Product<T>& product, float& mass) {
+  __device__ void process(Use use, int count, Product<T>& product, float2& mass) {
     for (int n = 0; n < kRing; ++n) fetch_targets(use, n, count);
     copy_commit();
     copy_wait<0>();
@@ -106,7 +107,7 @@ struct Gather {
     copy_commit();
   }
 
-  __device__ void weigh(Use use, int n, float& mass) {
+  __device__ void weigh(Use use, int n, float2& mass) {
     if (use == Use::own) {
       weigh_as<Use::own>(n, mass);
     } else if (use == Use::near) {
@@ -117,11 +118,11 @@ struct Gather {
   }
 
   template <Use kUse>
-  __device__ void weigh_as(int n, float& mass) {
+  __device__ void weigh_as(int n, float2& mass) {
     const int slot = threadIdx.x >> 6;
     const Weighted* targets = shared.targets[n % kRing] + slot * kSlot;
     __align__(16) Pair<T> weight[kSlot / 2];
-    float w[2], c[2], part = 0;
+    float w[2], c[2], part = 0, sum = 0;
 #pragma unroll
     for (int k = 0; k < kSlot; ++k) {
       const Weighted t = targets[k];
@@ -138,9 +139,11 @@ struct Gather {
         const float w0 = weight[k / 2].first(), w1 = weight[k / 2].second();
         part += w0 == 0 ? 0.f : w0 * c[0];
         part += w1 == 0 ? 0.f : w1 * c[1];
+        sum += w0 + w1;
       }
     }
-    mass += part;
+    mass.x += part;
+    mass.y += sum;
     T* a = shared.a[n & 1] + (threadIdx.x & 63) * Product<T>::kA + slot * kSlot;
 #pragma unroll
     for (int k = 0; k < static_cast<int>(kSlot * sizeof(T) / 16); ++k) {
@@ -149,8 +152,8 @@ struct Gather {
   }
 
   template <bool kCareful>
-  __device__ float all(Product<T>& product) {
-    float mass = 0;
+  __device__ float2 all(Product<T>& product) {
+    float2 mass = make_float2(0, 0);  // Gm, Gw
     int own_begin = 0, own_end = in.tiles, end = in.tiles;
     if (in.sorted != nullptr) {
       const int* starts = in.class_tile + batch * (kClasses + 1);
@@ -178,14 +181,14 @@ struct Gather {
   }
 
   // Not inlined, and given copies: it must not cost the ordinary path registers.
-  __device__ static __noinline__ float all_carefully(Gather gather, Product<T>* product) {
+  __device__ static __noinline__ float2 all_carefully(Gather gather, Product<T>* product) {
     *product = Product<T>();
     return gather.template all<true>(*product);
   }
 
   // Everything of the 64 rows; this thread's share of its row's mass is left in shared.mass.
   __device__ void run(Product<T>& product) {
-    float mass = all<false>(product);
+    float2 mass = all<false>(product);
     if (__syncthreads_or(!all_finite(product))) {
       Product<T> again;
       mass = all_carefully(*this, &again);
@@ -233,10 +236,13 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     *reinterpret_cast<float2*>(to + r * width + column + c) = make_float2(v0, v1);
   });
   if (blockIdx.y == 0 && static_cast<int>(threadIdx.x) < rows) {
-    float total = 0;
-    for (int k = 0; k < kRows / kSlot; ++k) total += shared.mass[k][threadIdx.x];
+    float2 total = make_float2(0, 0);
+    for (int k = 0; k < kRows / kSlot; ++k) {
+      total.x += shared.mass[k][threadIdx.x].x;
+      total.y += shared.mass[k][threadIdx.x].y;
+    }
     auto* last = reinterpret_cast<float4*>(to + threadIdx.x * width + width - kMassColumns);
-    last[0] = make_float4(total, 0, 0, 0);
+    last[0] = make_float4(total.x, total.y, 0, 0);
     last[1] = make_float4(0, 0, 0, 0);
   }
 }
@@ -320,10 +326,11 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   }
   copy_wait<0>();
   __syncthreads();
+  const float* origin = in.origin + static_cast<std::int64_t>(batch) * origin_width(in.channels) + column;
   product.each([&](int k, int c, float& v0, float& v1) {
     auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
-    if (column + c < in.channels && v0 != 0) dot[k] += v0 * to->first();
-    if (column + c + 1 < in.channels && v1 != 0) dot[k] += v1 * to->second();
+    if (column + c < in.channels && v0 != 0) dot[k] += v0 * (to->first() - origin[c]);
+    if (column + c + 1 < in.channels && v1 != 0) dot[k] += v1 * (to->second() - origin[c + 1]);
     *to = Pair<T>::of(live[k] ? v0 : 0.f, live[k] ? v1 : 0.f);
   });
 #pragma unroll
@@ -342,23 +349,25 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
     }
   }
   if (threadIdx.x >= kTile || j >= in.tokens) return;
-  float dl = 0;
+  float dl = 0, weight = 0;
   if (alive) {
     for (int k = 0; k < 16; ++k) dl += shared.share[threadIdx.x][k];
     if (blockIdx.y == 0) {
-      for (int k = 0; k < kRows / kSlot; ++k) dl -= shared.mass[k][threadIdx.x];
+      for (int k = 0; k < kRows / kSlot; ++k) {
+        dl -= shared.mass[k][threadIdx.x].x;
+        weight += shared.mass[k][threadIdx.x].y;
+      }
       for (int q = 0; tree && q < kNodes; ++q) {
-        dl -= shared.leaf[threadIdx.x][q] *
-              out.gradient[(leaf * kNodes + q + 1) * gradient_width(in.channels) - kMassColumns];
+        const float2 mass = *reinterpret_cast<const float2*>(
+            out.gradient + (leaf * kNodes + q + 1) * gradient_width(in.channels) - kMassColumns);
+        dl -= shared.leaf[threadIdx.x][q] * mass.x;
+        weight += shared.leaf[threadIdx.x][q] * mass.y;
       }
     }
   }
   const std::int64_t token = static_cast<std::int64_t>(batch) * in.tokens + j;
-  if (out.partial == nullptr) {
-    out.dlog_weight[token] = dl;
-  } else {
-    out.partial[static_cast<std::int64_t>(blockIdx.y) * in.batch * in.tokens + token] = dl;
-  }
+  out.partial[static_cast<std::int64_t>(blockIdx.y) * in.batch * in.tokens + token] = dl;
+  if (blockIdx.y == 0) out.weight[token] = weight;
 }
 
 // A warp has the bounds of kIndexed half tiles.
@@ -412,8 +421,7 @@ cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t s
   constexpr int kBytes = shared_bytes<GatherShared<T>>();
   const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch, columns_of<T>(in.channels));
   const cudaError_t error = launch<gather_tokens_kernel<T>>(grid, kThreads, kBytes, stream, in, out);
-  if (error != cudaSuccess || out.partial == nullptr) return error;
-  return add_partials(in, out, columns_of<T>(in.channels), stream);
+  return error != cudaSuccess ? error : balance(in, out, columns_of<T>(in.channels), stream);
 }
 
 cudaError_t index_bounds(const Problem& in, const Backward& out, cudaStream_t stream) {

@@ -131,7 +131,7 @@ struct Planner {
     single = lanes.any(bad);
     if (single) return true;
     // A window cut inside its first and last 32 tokens may have nothing else: then all are looked at.
-    const float threshold = least - precision.cut - quick_log(static_cast<float>(end - begin));
+    const float margin = precision.cut + quick_log(static_cast<float>(end - begin)), threshold = least - margin;
     const float unit = quick_inverse(target.scale);
     int from = end, to = begin;
 #pragma unroll 2
@@ -141,7 +141,7 @@ struct Planner {
       const float bound = top - square(target.scale * near_distance(t0, t1));
       if (!(top > minus_infinity()) || bound < threshold) continue;
       // No token of these that is further away than this matters.
-      const float away = fminf(ceilf(quick_root(top - threshold) * unit * 1.0001f), static_cast<float>(in.tokens));
+      const float away = fminf(ceilf(quick_root((top - least) + margin) * unit * 1.0001f), static_cast<float>(in.tokens));
       const int reach = static_cast<int>(away);
       from = min(from, max(t0, position - reach));
       to = max(to, min(t1, position + reach) + 1);
@@ -470,30 +470,28 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+cudaError_t weigh_tokens(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream) {
+  if (plans_alone(in)) return cudaSuccess;
+  const int chunks = sort_chunks(in.targets);
+  if (in.tree.exists() && in.tokens <= kLogsAlone) {
+    return launch<block_logs_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
+  }
+  const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
+  const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
+  const cudaError_t error =
+      launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32), kThreads, 0,
+                                stream, in, leaves, counts, cleared);
+  if (error != cudaSuccess || !in.tree.exists()) return error;
+  return launch<block_logs_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
+}
+
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream) {
   const int chunks = sort_chunks(in.targets);
-  const auto plan_blocks = [&](int lanes) { return dim3(blocks_for(in.targets, kThreads / lanes).x * in.batch); };
-  if (!in.tree.exists() && in.tokens <= kLongSequence) {
-    return launch<plan_kernel<kShortLanes, true>>(plan_blocks(kShortLanes), kThreads, 0, stream, in, precision, counts,
-                                                  chunks);
-  }
-  cudaError_t error = cudaSuccess;
-  if (in.tree.exists() && in.tokens <= kLogsAlone) {
-    error = launch<block_logs_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
-  } else {
-    const int leaves = ((in.tokens - 1) >> kLeaf) + 1;
-    const std::int64_t cleared = in.sorted == nullptr ? 0 : static_cast<std::int64_t>(in.batch) * chunks * kClasses;
-    error = launch<token_logs_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * leaves, kThreads / 32), kThreads,
-                                      0, stream, in, leaves, counts, cleared);
-    if (error == cudaSuccess && in.tree.exists()) {
-      error = launch<block_logs_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in, precision, counts, chunks);
-    }
-  }
-  if (error == cudaSuccess) {
-    error = launch<plan_kernel<kLongLanes, false>>(plan_blocks(kLongLanes), kThreads, 0, stream, in, precision, counts,
-                                                   chunks);
-  }
-  return error;
+  const auto blocks = [&](int lanes) { return dim3(blocks_for(in.targets, kThreads / lanes).x * in.batch); };
+  return plans_alone(in) ? launch<plan_kernel<kShortLanes, true>>(blocks(kShortLanes), kThreads, 0, stream, in,
+                                                                  precision, counts, chunks)
+                         : launch<plan_kernel<kLongLanes, false>>(blocks(kLongLanes), kThreads, 0, stream, in,
+                                                                  precision, counts, chunks);
 }
 
 }  // namespace contextpool::cuda

@@ -13,8 +13,15 @@ struct Precision {
   bool narrow;      // the storage type's range asks for exponents close to the largest term
 };
 
-// Fills in.quad_log, in.plan and, with a tree, in.block_log, in.block_top, in.wide and counts [batch, chunks,
-// kClasses]. With a tree, the kernel that comes next may start before the plan is made: see let_next_start().
+// Whether planning needs nothing made before: sequences of up to kLongSequence tokens, and no tree.
+inline bool plans_alone(const Problem& in) { return !in.tree.exists() && in.tokens <= kLongSequence; }
+
+// Fills in.quad_log, unless plans_alone(), and, with a tree, in.block_log, in.block_top and in.wide; clears counts
+// [batch, chunks, kClasses].
+cudaError_t weigh_tokens(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
+
+// Fills in.plan and, with a tree, counts. With a tree, the kernel that comes next may start before the plan is made: see
+// let_next_start().
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

@@ -1,12 +1,18 @@
 // Which kernels run, in which order, on which memory. Nothing here depends on a value on the device.
 //
 // Short sequences (and few targets): plan, then tiles over tokens. Long ones: tree, plan, sort by level, tiles over the
-// levels; causal ones first over each target's last tokens, as they come.
+// levels; causal ones first over each target's last tokens, as they come. In float32 the tree, or else the backward,
+// needs an origin first.
 #include "kernels/cuda/pool1d.h"
+
+#include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/arena.h"
 #include "kernels/cuda/backward.h"
+#include "kernels/cuda/balance.h"
 #include "kernels/cuda/forward.h"
+#include "kernels/cuda/origin.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/sort.h"
@@ -15,7 +21,8 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr std::int64_t kFewTargets = 16;  // no tree where there are fewer targets than tokens by this factor
+// No tree where there are fewer targets than this, and fewer than a 16th of the tokens: they read their windows.
+constexpr std::int64_t kFewTargets = 1024;
 
 struct Scratch {
   Problem problem;  // its memory: the plan and the tree, made by the forward
@@ -30,6 +37,12 @@ struct Scratch {
 
 bool is_aligned(const void* p, std::int64_t stride_bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
+// Whether small differences of large sums are asked for: half types have coarser bounds.
+template <typename T>
+constexpr bool exact() {
+  return std::is_same_v<T, float>;
 }
 
 template <typename T>
@@ -48,7 +61,7 @@ Scratch lay_out(const Pool1d& in, void* kept) {
   p.sigma = static_cast<const float*>(in.sigma);
   p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
               in.x_batch_stride * sizeof(T) % 16 == 0;
-  const bool many = in.tokens > kLongSequence && in.targets * kFewTargets >= in.tokens;
+  const bool many = in.tokens > kLongSequence && in.targets >= std::min(kFewTargets, (in.tokens + 15) / 16);
   const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && many);
   if (tree) p.tree = make_tree(p.tokens, p.batch);
   Arena arena(kept);
@@ -64,6 +77,7 @@ Scratch lay_out(const Pool1d& in, void* kept) {
     s.counts = arena.take<int>(in.batch * sort_chunks(p.targets) * kClasses);
     p.class_tile = arena.take<int>(in.batch * (kClasses + 1));
     p.wide = arena.take<int>(in.batch);
+    if (exact<T>()) p.origin = arena.take<float>(in.batch * origin_width(p.channels));
   }
   p.plan = arena.take<Target>(in.batch * in.targets);
   p.quad_log = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
@@ -74,9 +88,10 @@ Scratch lay_out(const Pool1d& in, void* kept) {
 
 template <typename T>
 std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
-  const Problem& p = s.problem;
+  Problem& p = s.problem;
   Backward& b = s.backward;
   Arena arena(workspace);
+  if (exact<T>() && !s.sorted()) p.origin = arena.take<float>(in.batch * origin_width(p.channels));
   b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
   b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
   if (2 * p.tiles > kManyHalves) b.index = arena.take<int4>(in.batch * index_size(p.tiles));
@@ -88,7 +103,11 @@ std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
     b.gradient = arena.take<float>(in.batch * p.tree.part_blocks * kNodes * gradient_width(p.channels));
   }
   const std::int64_t columns = columns_of<T>(p.channels);
-  if (columns > 1) b.partial = arena.take<float>(columns * in.batch * in.tokens);
+  if (columns > 1 || exact<T>()) b.partial = arena.take<float>(columns * in.batch * in.tokens);
+  if (exact<T>()) {
+    b.weight = arena.take<float>(in.batch * in.tokens);
+    b.residue = arena.take<double2>(in.batch * balance_chunks(p.tokens));
+  }
   return arena.size();
 }
 
@@ -112,6 +131,8 @@ Precision precision_of<__half>() {
 
 template <typename T>
 cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
+  CONTEXTPOOL_RETURN_IF_ERROR(weigh_tokens(s.problem, precision_of<T>(), s.counts, stream));
+  if (exact<T>() && s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(plan_targets(s.problem, precision_of<T>(), s.counts, stream));
   if (!s.sorted()) return cudaSuccess;
   CONTEXTPOOL_RETURN_IF_ERROR(raise_tokens<T>(s.problem, stream));
@@ -144,6 +165,7 @@ cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_wei
   s.backward.dx = dx;
   s.backward.dlog_weight = dlog_weight;
   s.backward.dsigma = dsigma;
+  if (exact<T>() && !s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, stream));
   if (s.near()) CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, Part::near, s.backward, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
   if (s.backward.index != nullptr) CONTEXTPOOL_RETURN_IF_ERROR(index_bounds(s.problem, s.backward, stream));

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   using Load = Loader<T, kTile, kWide>;
   static_assert(kTile == kScoreRows);
   const Load loader(in);
+  const T* origin = in.origin + static_cast<std::int64_t>(tile.batch) * origin_width(in.channels);
   const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
   const auto dy_row = [&](int k) {
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
@@ -100,6 +101,9 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
 #pragma unroll 1
       for (int s = 0; s < steps; ++s, ++n) {
         copy_wait<kStages - 2>();
+        if (shared.tile.list[g].level == 0) {  // it has been taken off the nodes already
+          loader.take_off(rows + stage * kScoreRows * kStride, kStride, s * kWide, origin);
+        }
         __syncthreads();
         fetch(n + kStages - 1);
         scores.step(resident ? left + s * kWide : left + stage * kTile * kStride, resident ? rows_stride : kStride,

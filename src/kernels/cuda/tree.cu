@@ -2,7 +2,7 @@
 //   nodes[b][q] = sum_j w_j L_q(j) x_j,   mass[b][q] = sum_j w_j L_q(j),   e_b = ceil(log2 of the block's weight),
 //   parent[q'] = sum over both children c and q of 2^(e_c - e_b) L_q'(node q of c) child_c[q]      (exact: degree 7)
 // Going down is the transpose. The mass is carried as one more channel. A masked token is skipped, not
-// multiplied by 0.
+// multiplied by 0. In float32 x is x - origin.
 #include "kernels/cuda/tree.h"
 
 #include <type_traits>
@@ -217,6 +217,8 @@ struct Leaf<float> {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
+    const float* origin = in.origin + static_cast<std::int64_t>(at.batch) * origin_width(in.channels) + at.column;
+    const float off[2] = {first ? __ldcg(origin + lane) : 0.f, second ? __ldcg(origin + lane + 32) : 0.f};
     unsigned live[2];
     logs.weigh(shared, live);
     const int j0 = (at.first + warp) << kLeaf;
@@ -238,8 +240,8 @@ struct Leaf<float> {
       for (int k = 0; k < kAhead; ++k) {
         const float* row = x + (j0 + j + k) * in.x_token_stride;
         const bool here = (alive >> k & 1) != 0;
-        v[k][0] = here && first ? __ldcg(row + lane) : 0.f;
-        v[k][1] = here && second ? __ldcg(row + lane + 32) : 0.f;
+        v[k][0] = here && first ? __ldcg(row + lane) - off[0] : 0.f;
+        v[k][1] = here && second ? __ldcg(row + lane + 32) - off[1] : 0.f;
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
