@@ -48,6 +48,7 @@ export PYTHONPATH=$PWD/build-gpu/python
 lab=("$python" bench/cuda/lab.py)
 for round in 1 2; do step time-$round "${lab[@]}" time ${peers:+--peers "$peers"}; done
 step linear "${lab[@]}" linear
+step few "${lab[@]}" few
 step parts "${lab[@]}" parts
 step host "${lab[@]}" host ${peers:+--peers "$peers"}
 step maps "$python" bench/cuda/pool2d.py

@@ -4,6 +4,7 @@
     python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
     python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
     python3 bench/cuda/lab.py linear           nanoseconds a token as rows grow, for narrow, wide and mixed sizes
+    python3 bench/cuda/lab.py few              a few targets at the end of a long row, beside the formula in PyTorch
     python3 bench/cuda/lab.py parts            microseconds of each kernel (PyTorch's profiler)
     python3 bench/cuda/lab.py host [--peers PATH/op_peers.py]   microseconds of the host's time in a call, and of steps
                                                of little work beside PyTorch's own
@@ -53,11 +54,9 @@ def formula(x, l, sigma, causal, dy):
     return y, p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1), pt.sum(-1)
 
 
-def pytorch(x, l, sigma, causal, dy):
-    """The same formula written densely in PyTorch in x's own dtype: the yardstick for half precision."""
+def dense(x, l, sigma, causal):
+    """The same formula written densely in PyTorch, the average in x's own dtype."""
     dead = l == -INF
-    x = x.masked_fill(dead[:, :, None], 0).detach().requires_grad_()
-    l, sigma = (t.detach().clone().requires_grad_() for t in (l, sigma))
     n, m = x.shape[1], sigma.shape[1]
     i = torch.arange(n - m, n, device=x.device, dtype=torch.float32)[:, None]
     j = torch.arange(n, device=x.device, dtype=torch.float32)[None, :]
@@ -66,9 +65,15 @@ def pytorch(x, l, sigma, causal, dy):
     if causal:
         gone = gone | (j > i)
     score = score.masked_fill(gone, -1e30)
-    y = torch.softmax(score, -1).masked_fill(gone, 0).to(x.dtype) @ x
-    grads = torch.autograd.grad(y, (x, l, sigma), dy)
-    return y.detach(), *grads
+    return torch.softmax(score, -1).masked_fill(gone, 0).to(x.dtype) @ x
+
+
+def pytorch(x, l, sigma, causal, dy):
+    """Its y, dx, dl, dsigma: the yardstick for half precision."""
+    x = x.masked_fill((l == -INF)[:, :, None], 0).detach().requires_grad_()
+    l, sigma = (t.detach().clone().requires_grad_() for t in (l, sigma))
+    y = dense(x, l, sigma, causal)
+    return y.detach(), *torch.autograd.grad(y, (x, l, sigma), dy)
 
 
 # ---------------------------------------------------------------------------------------------------------- correctness
@@ -310,6 +315,21 @@ def linear(op, dtype):
             print(f"{size:8}{str(causal):8}" + "".join(f"{v:9.2f}" for v in each), flush=True)
 
 
+def few(op, dtype):
+    """A few targets at the end of a long row, as in writing one token after another: forward alone, causal."""
+    print(" tokens targets  sizes   ours: eager replay   dense in PyTorch: eager replay   microseconds")
+    for n in (1024, 4096, 16384, 131072):
+        x, l, _ = problem(f"1,{n},512", "paper", dtype)
+        for m in (1, 64):
+            for size in ("40", "paper"):
+                sigma = sizes(size, 1, m, n, torch.Generator("cuda").manual_seed(1))
+                with torch.no_grad():
+                    calls = [lambda s=sigma: op(x, l, s, True, "auto"), lambda s=sigma: dense(x, l, s, True)]
+                    calls = [calls[0], replay_of(calls[0]), calls[1], replay_of(calls[1])]
+                    us = [1e3 * ms for ms in medians_ms(*calls)]
+                print(f"{n:7} {m:7}  {size:7}      {us[0]:7.0f}{us[1]:7.0f}{us[2]:24.0f}{us[3]:7.0f}", flush=True)
+
+
 def parts(op, shapes, dtype):
     from torch.profiler import ProfilerActivity, profile
 
@@ -374,7 +394,7 @@ def host(op, peers_path):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["check", "time", "linear", "parts", "host"])
+    ap.add_argument("what", choices=["check", "time", "linear", "few", "parts", "host"])
     ap.add_argument("--library")
     ap.add_argument("--peers")
     ap.add_argument("--shapes", default="", help="B,N,D;B,N,D: only these")
@@ -397,6 +417,8 @@ def main():
         sys.exit(0 if check(op, a.quick) else 1)
     if a.what == "host":
         host(op, a.peers)
+    elif a.what == "few":
+        few(op, getattr(torch, a.dtype))
     elif a.what == "linear":
         linear(op, getattr(torch, a.dtype))
     elif a.what == "time":

@@ -107,7 +107,8 @@ TEST_P(HardRow, TokenThatIsNearlyAllThatThousandsOfTargetsSee) {
   for (const std::int64_t heavy : {0, 1300}) {
     for (const double weight : {12.0, 20.0, 40.0}) {
       for (const bool equal : {true, false}) {
-        if (equal && weight == 20) continue;  // what each target leaves out, within its bounds, adds up: docs/accuracy.md
+        if (equal && weight == 20)
+          continue;  // what each target leaves out, within its bounds, adds up: docs/accuracy.md
         SCOPED_TRACE("token " + std::to_string(heavy) + " of weight " + std::to_string(weight) +
                      (equal ? ", gradients all the same" : ""));
         Problem p = make_problem(spec(kTokens, kChannels));

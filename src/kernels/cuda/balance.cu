@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kBlock)
   after_previous();
   const int chunks = balance_chunks(in.tokens), b = static_cast<int>(blockIdx.x) / chunks;
   const int chunk = static_cast<int>(blockIdx.x) % chunks;
-  const std::int64_t row = static_cast<std::int64_t>(b) * in.tokens, all = static_cast<std::int64_t>(in.batch) * in.tokens;
+  const std::int64_t row = static_cast<std::int64_t>(b) * in.tokens,
+                     all = static_cast<std::int64_t>(in.batch) * in.tokens;
   float dl[kEach], weight[kEach];
   double2 sums = make_double2(0, 0);
 #pragma unroll

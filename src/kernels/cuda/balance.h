@@ -1,6 +1,6 @@
-// Over a sequence, the gradients of the log weights add up to 0: weights that all grow by the same factor change nothing.
-// What float32 has left of that sum is rounding, most of it of tokens that many targets see: it is taken off each token
-// in proportion to (sum_i p_ij)^2.
+// Over a sequence, the gradients of the log weights add up to 0: weights that all grow by the same factor change
+// nothing. What float32 has left of that sum is rounding, most of it of tokens that many targets see: it is taken off
+// each token in proportion to (sum_i p_ij)^2.
 #pragma once
 
 #include "kernels/cuda/backward.h"

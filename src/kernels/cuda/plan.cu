@@ -141,7 +141,8 @@ struct Planner {
       const float bound = top - square(target.scale * near_distance(t0, t1));
       if (!(top > minus_infinity()) || bound < threshold) continue;
       // No token of these that is further away than this matters.
-      const float away = fminf(ceilf(quick_root((top - least) + margin) * unit * 1.0001f), static_cast<float>(in.tokens));
+      const float away =
+          fminf(ceilf(quick_root((top - least) + margin) * unit * 1.0001f), static_cast<float>(in.tokens));
       const int reach = static_cast<int>(away);
       from = min(from, max(t0, position - reach));
       to = max(to, min(t1, position + reach) + 1);

@@ -20,8 +20,8 @@ inline bool plans_alone(const Problem& in) { return !in.tree.exists() && in.toke
 // [batch, chunks, kClasses].
 cudaError_t weigh_tokens(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
 
-// Fills in.plan and, with a tree, counts. With a tree, the kernel that comes next may start before the plan is made: see
-// let_next_start().
+// Fills in.plan and, with a tree, counts. With a tree, the kernel that comes next may start before the plan is made:
+// see let_next_start().
 cudaError_t plan_targets(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

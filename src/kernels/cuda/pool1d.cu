@@ -1,11 +1,10 @@
 // Which kernels run, in which order, on which memory. Nothing here depends on a value on the device.
 //
-// Short sequences (and few targets): plan, then tiles over tokens. Long ones: tree, plan, sort by level, tiles over the
-// levels; causal ones first over each target's last tokens, as they come. In float32 the tree, or else the backward,
-// needs an origin first.
+// Short sequences: plan, then tiles over tokens. Long ones: tree, plan, sort by level, tiles over the levels; causal
+// ones first over each target's last tokens, as they come. In float32 the tree, or else the backward, needs an origin
+// first.
 #include "kernels/cuda/pool1d.h"
 
-#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/arena.h"
@@ -21,8 +20,8 @@
 namespace contextpool::cuda {
 namespace {
 
-// No tree where there are fewer targets than this, and fewer than a 16th of the tokens: they read their windows.
-constexpr std::int64_t kFewTargets = 1024;
+// A 16th as many targets as tokens and more are many. Fewer read their windows in rows of up to so many tokens.
+constexpr std::int64_t kMany = 16, kLongForFew = 2048;
 
 struct Scratch {
   Problem problem;  // its memory: the plan and the tree, made by the forward
@@ -61,8 +60,8 @@ Scratch lay_out(const Pool1d& in, void* kept) {
   p.sigma = static_cast<const float*>(in.sigma);
   p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
               in.x_batch_stride * sizeof(T) % 16 == 0;
-  const bool many = in.tokens > kLongSequence && in.targets >= std::min(kFewTargets, (in.tokens + 15) / 16);
-  const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && many);
+  const bool is_long = in.tokens > (in.targets * kMany >= in.tokens ? kLongSequence : kLongForFew);
+  const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && is_long);
   if (tree) p.tree = make_tree(p.tokens, p.batch);
   Arena arena(kept);
   p.tiles = (p.targets + kTile - 1) / kTile;
