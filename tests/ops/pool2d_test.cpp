@@ -17,34 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "../kernels/pool2d_cases.h"
-#include "pool1d_cases.h"
+#include "pool2d_cases.h"
 
 namespace contextpool::testing {
 namespace {
-
-constexpr auto kLast = at::MemoryFormat::ChannelsLast;
-constexpr auto kFirst = at::MemoryFormat::Contiguous;
-
-Outputs run2d(const Inputs& in, at::IntArrayRef stride, std::string_view algorithm = "auto") {
-  const auto leaf = [](const at::Tensor& t) { return t.detach().set_requires_grad(true); };
-  const auto x = leaf(in.x), log_weight = leaf(in.log_weight), sigma = leaf(in.sigma);
-  const auto y = pool2d(x, log_weight, sigma, stride, algorithm);
-  y.backward(in.dy);
-  return {y.detach(), x.grad(), log_weight.grad(), sigma.grad()};
-}
-
-Inputs tensors_of(const Problem2d& p, at::DeviceType device) {
-  const auto& c = p.spec;
-  const auto fine = scalar(weight_type(c.type));
-  const auto features = [&](const std::vector<double>& v, std::int64_t height, std::int64_t width) {
-    const auto last = tensor_of(v, {c.batch, height, width, c.channels}, scalar(c.type), device).permute({0, 3, 1, 2});
-    return last.contiguous(c.channels_last ? kLast : kFirst);
-  };
-  return {features(p.x, c.height, c.width), tensor_of(p.log_weight, {c.batch, c.height, c.width}, fine, device),
-          tensor_of(p.sigma, {c.batch, c.out_height(), c.out_width()}, fine, device),
-          features(p.dy, c.out_height(), c.out_width())};
-}
 
 class Pool2d : public ::testing::TestWithParam<at::DeviceType> {
  protected:
@@ -63,8 +39,7 @@ TEST_P(Pool2d, IsAccurate) {
     EXPECT_EQ(out.y.scalar_type(), scalar(c.type));
     EXPECT_TRUE(out.y.is_contiguous(c.channels_last ? kLast : kFirst));
     EXPECT_EQ(out.dlog_weight.scalar_type(), scalar(weight_type(c.type)));
-    const auto last = [](const at::Tensor& t) { return values_of(t.permute({0, 2, 3, 1})); };
-    expect_accurate(p, {last(out.y), last(out.dx), values_of(out.dlog_weight), values_of(out.dsigma)});
+    expect_accurate(p, map_values_of(out));
   }
 }
 

@@ -6,7 +6,7 @@
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = (i - j)^2 / sigma_i^2
 //
 // The gradients of l and sigma stay the same if a row is taken off all x_j, so the backward takes off a row like them,
-// the origin: of large features that differ little, the differences count.
+// the origin: of large features that differ little, or of one that outweighs the rest, the differences count.
 //
 // Every sum runs over the strips of pool1d_tile.h. Each number is computed by one thread, in an order that depends on
 // nothing but the target (or, for sums over targets, on their order), so the bits do not depend on the number of
@@ -194,12 +194,17 @@ class Row {
     merge_sources<T, S>(shape_, *masses_, highest_, in_.channels, in_.x, origin, *sources_, parallel_);
   }
 
-  // The features of the first live token, 0 for those that are not finite.
+  // The features of the heaviest token, and of the first live one where what comes later must not show (causal); 0 for
+  // those that are not finite.
   void find_origin() {
     origin_.reserve(panel_width<T>(in_.channels));
-    std::int64_t first = 0;
-    while (first < in_.tokens - 1 && bits_[first] == -kInfinity) ++first;
-    copy_row(in_.channels, in_.x.row(first), origin_.data());
+    std::int64_t at = 0;
+    if (in_.causal) {
+      while (at < in_.tokens - 1 && bits_[at] == -kInfinity) ++at;
+    } else {
+      for (std::int64_t j = 1; j < in_.tokens; ++j) at = bits_[j] > bits_[at] ? j : at;
+    }
+    copy_row(in_.channels, in_.x.row(at), origin_.data());
     for (std::int64_t d = 0; d < in_.channels; ++d) origin_[d] = std::isfinite(origin_[d]) ? origin_[d] : T{0};
   }
 

@@ -6,7 +6,7 @@
 //   dsigma_i  = (dy_i . sum_j p_ij r_ij x_j - c_i sum_j p_ij r_ij) / sigma_i,          r_ij = d_ij^2 / sigma_i^2
 //
 // The gradients of l and sigma stay the same if a row is taken off all x_j, so the backward takes off a row like them,
-// the origin: of large features that differ little, the differences count.
+// the origin: of large features that differ little, or of one that outweighs the rest, the differences count.
 //
 // Every sum over sources runs over a disc of pool2d_window.h, image row by image row. Each number is computed by one
 // thread, in an order that depends on nothing but the target (or, for sums over targets, on their order), so the bits
@@ -154,13 +154,14 @@ class Map {
     for_chunks<T, 1>(in_.channels, [&](const auto& chunk) { chunk.store_at(row, 0, all); });
   }
 
-  // The features of the first live pixel, 0 for those that are not finite.
+  // The features of the heaviest pixel, 0 for those that are not finite.
   void find_origin() {
     origin_.reserve(panel_width<T>(in_.channels));
-    const std::int64_t last = in_.height * in_.width - 1;
-    std::int64_t first = 0;
-    while (first < last && is_masked(first)) ++first;
-    copy_row(in_.channels, in_.x + first * in_.channels, origin_.data());
+    std::int64_t heaviest = 0;
+    for (std::int64_t j = 1; j < in_.height * in_.width; ++j) {
+      if (in_.log_weight[j] > in_.log_weight[heaviest]) heaviest = j;
+    }
+    copy_row(in_.channels, in_.x + heaviest * in_.channels, origin_.data());
     for (std::int64_t d = 0; d < in_.channels; ++d) origin_[d] = std::isfinite(origin_[d]) ? origin_[d] : T{0};
   }
   bool is_masked(std::int64_t j) const { return in_.log_weight[j] == -std::numeric_limits<T>::infinity(); }
