@@ -186,7 +186,7 @@ def check(op, quick):
                       (dtype, 2, 2500, 2500, 40, causal, "all", "sparse", "auto"),
                       (dtype, 1, 2048, 2048, 16, causal, "wide", "nothing", "auto"),
                       (dtype, 1, 300, 300, 40, causal, "wide", "normal", "pyramid"),
-                      (dtype, 1, 2048, 1, 40, causal, "wide", "normal", "auto"),
+                      (dtype, 1, 4096, 1, 40, causal, "wide", "normal", "auto"),
                       (dtype, 1, 5000, 5000, 64, causal, "wide", "normal", "auto"),
                       (dtype, 1, 9000, 9000, 24, causal, "all", "normal", "auto"),
                       (dtype, 1, 1200, 1200, 64, causal, "wide", "cluster", "window"),

@@ -22,6 +22,10 @@ struct __align__(16) Weighted {
 };
 static_assert(sizeof(Weighted) == 32);
 
+struct Residue {  // sums over some tokens: of dlog_weight, of weight below, of its square
+  double gradient, weight, square;
+};
+
 struct Backward {
   const void* dy;      // [batch, targets, channels]
   void* dx;            // [batch, tokens, channels]
@@ -35,7 +39,7 @@ struct Backward {
   float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, float32: Gw, padding
   float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; half types, null: there is only one
   float* weight;       // [batch, tokens]: float32: sum_i p_ij
-  double2* residue;    // [batch, balance_chunks(tokens)]: float32: see balance.h
+  Residue* residue;    // [batch, balance_chunks(tokens)]: float32: see balance.h
 };
 
 __host__ __device__ inline int index_size(int tiles) { return (2 * tiles + kIndexed - 1) / kIndexed; }

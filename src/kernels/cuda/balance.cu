@@ -8,13 +8,14 @@ namespace {
 constexpr int kBlock = 1024, kEach = kBalanced / kBlock;  // threads; tokens of each
 static_assert(kBlock == 32 * 32);
 
-// The sum over the thread block, for all threads.
-__device__ double2 sum_of_all(double2 v) {
-  __shared__ double2 part[kBlock / 32];
+// The sums over the thread block, for all threads.
+__device__ Residue sum_of_all(Residue v) {
+  __shared__ Residue part[kBlock / 32];
   const auto add_lanes = [&] {
     for (int k = 16; k > 0; k /= 2) {
-      v.x += __shfl_xor_sync(0xffffffffu, v.x, k);
-      v.y += __shfl_xor_sync(0xffffffffu, v.y, k);
+      v.gradient += __shfl_xor_sync(0xffffffffu, v.gradient, k);
+      v.weight += __shfl_xor_sync(0xffffffffu, v.weight, k);
+      v.square += __shfl_xor_sync(0xffffffffu, v.square, k);
     }
   };
   add_lanes();
@@ -25,10 +26,12 @@ __device__ double2 sum_of_all(double2 v) {
   return v;
 }
 
-// sums: of dl and of weight^2, over the sequence. Where a gradient is no number, they say nothing about the others.
-__device__ float balanced(float dl, float weight, const double2& sums) {
-  const double share = sums.y > 0 && isfinite(sums.x) ? sums.x / sums.y : 0.;
-  return static_cast<float>(dl - share * weight * weight);
+// sums: over the sequence. Where a gradient is no number, they say nothing about the others.
+__device__ float balanced(float dl, float weight, const Residue& sums) {
+  constexpr double kAlike = 0.1;
+  if (!(sums.square > 0) || !isfinite(sums.gradient)) return dl;
+  const double share = weight * (kAlike * sums.weight + weight) / (kAlike * sums.weight * sums.weight + sums.square);
+  return static_cast<float>(dl - sums.gradient * share);
 }
 
 // Adds up the shares. kWhole: of whole sequences, and balances them; else their sums go to out.residue.
@@ -41,7 +44,7 @@ __global__ void __launch_bounds__(kBlock)
   const std::int64_t row = static_cast<std::int64_t>(b) * in.tokens,
                      all = static_cast<std::int64_t>(in.batch) * in.tokens;
   float dl[kEach], weight[kEach];
-  double2 sums = make_double2(0, 0);
+  Residue sums{};
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int j = chunk * kBalanced + k * kBlock + static_cast<int>(threadIdx.x);
@@ -49,8 +52,9 @@ __global__ void __launch_bounds__(kBlock)
     if (j >= in.tokens) continue;
     weight[k] = out.weight[row + j];
     for (int c = 0; c < count; ++c) dl[k] += out.partial[c * all + row + j];
-    sums.x += dl[k];
-    sums.y += static_cast<double>(weight[k]) * weight[k];
+    sums.gradient += dl[k];
+    sums.weight += weight[k];
+    sums.square += static_cast<double>(weight[k]) * weight[k];
   }
   sums = sum_of_all(sums);
   if (!kWhole && threadIdx.x == 0) out.residue[blockIdx.x] = sums;
@@ -65,11 +69,12 @@ __global__ void __launch_bounds__(kBlock)
     balance_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   const int chunks = balance_chunks(in.tokens), b = static_cast<int>(blockIdx.x) / chunks;
-  double2 sums = make_double2(0, 0);
+  Residue sums{};
   for (int c = threadIdx.x; c < chunks; c += kBlock) {
-    const double2 one = out.residue[static_cast<std::int64_t>(b) * chunks + c];
-    sums.x += one.x;
-    sums.y += one.y;
+    const Residue one = out.residue[static_cast<std::int64_t>(b) * chunks + c];
+    sums.gradient += one.gradient;
+    sums.weight += one.weight;
+    sums.square += one.square;
   }
   sums = sum_of_all(sums);
   const std::int64_t row = static_cast<std::int64_t>(b) * in.tokens;

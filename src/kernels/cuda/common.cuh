@@ -72,9 +72,10 @@ struct Problem {
   Target* plan;      // [batch, targets]
   Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned
   int* wide;       // [batch]: whether a target may use the tree, by its size; for the tree itself, made beside the plan
-  int* class_tile;  // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
-  int tiles;        // per sequence, at most
-  float* origin;    // [batch, origin_width(channels)]: float32: features that are taken off x (see origin.h)
+  int* class_tile;   // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
+  int tiles;         // per sequence, at most
+  float least_size;  // of targets that use the tree
+  float* origin;     // [batch, origin_width(channels)]: float32: features that are taken off x (see origin.h)
 
   __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
 };

@@ -17,10 +17,12 @@ template <typename T>
 struct GatherShared {
   T a[2][kTile * Product<T>::kA];
   T b[kStages][kRows * Product<T>::kB];  // at the end of the tokens, the first two as one: 64 rows of x, then of dx
-  Weighted targets[kRing][kRows];
+  union {
+    Weighted targets[kRing][kRows];
+    float2 mass[kRows / kSlot][kTile];  // at the end: shares of Gm and Gw
+  };
   float leaf[kTile][kNodes];
   float share[kTile][17];
-  float2 mass[kRows / kSlot][kTile];
   GroupList<kThreads> groups;
 };
 

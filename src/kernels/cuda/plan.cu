@@ -62,9 +62,9 @@ __device__ float interpolation_error_growth(float near) { return 2.3f * fmaxf(0.
 // The level of the tree that a size asks for at most; 0: none.
 __device__ int level_of_size(const Problem& in, const Precision& precision, float sigma) {
   const float longest = precision.reach * sigma;
-  return longest < static_cast<float>(1 << kLeaf)           ? 0
-         : longest >= static_cast<float>(1 << in.tree.last) ? in.tree.last
-                                                            : ilogbf(longest);
+  return longest < static_cast<float>(1 << kLeaf) || sigma < in.least_size ? 0
+         : longest >= static_cast<float>(1 << in.tree.last)                ? in.tree.last
+                                                                           : ilogbf(longest);
 }
 
 template <int kLanes>
@@ -140,10 +140,10 @@ struct Planner {
       const int t0 = max(begin, q * kRows), t1 = min(end, q * kRows + kRows) - 1;
       const float bound = top - square(target.scale * near_distance(t0, t1));
       if (!(top > minus_infinity()) || bound < threshold) continue;
-      // No token of these that is further away than this matters.
-      const float away =
-          fminf(ceilf(quick_root((top - least) + margin) * unit * 1.0001f), static_cast<float>(in.tokens));
-      const int reach = static_cast<int>(away);
+      // No token of these that is further away than this matters. (Large exponents have lost the bits of a distance.)
+      const float lost = fabsf(top) * 0x1p-22f;
+      const float away = ceilf(quick_root((top - least) + margin + lost) * unit * 1.0001f);
+      const int reach = static_cast<int>(fminf(away, static_cast<float>(in.tokens)));
       from = min(from, max(t0, position - reach));
       to = max(to, min(t1, position + reach) + 1);
       most = fmaxf(most, bound);

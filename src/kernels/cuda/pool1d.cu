@@ -20,8 +20,10 @@
 namespace contextpool::cuda {
 namespace {
 
-// A 16th as many targets as tokens and more are many. Fewer read their windows in rows of up to so many tokens.
+// A 16th as many targets as tokens and more are many. For fewer the tree is dear: they read their windows where a row
+// has no more tokens than this, or where those are short beside it.
 constexpr std::int64_t kMany = 16, kLongForFew = 2048;
+float least_size_of_few(std::int64_t tokens) { return 160.f + static_cast<float>(tokens) / 200.f; }
 
 struct Scratch {
   Problem problem;  // its memory: the plan and the tree, made by the forward
@@ -60,9 +62,10 @@ Scratch lay_out(const Pool1d& in, void* kept) {
   p.sigma = static_cast<const float*>(in.sigma);
   p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
               in.x_batch_stride * sizeof(T) % 16 == 0;
-  const bool is_long = in.tokens > (in.targets * kMany >= in.tokens ? kLongSequence : kLongForFew);
-  const bool tree = in.algorithm == Algorithm::pyramid || (in.algorithm == Algorithm::automatic && is_long);
-  if (tree) p.tree = make_tree(p.tokens, p.batch);
+  const bool few = in.targets * kMany<in.tokens, is_long = in.tokens>(few ? kLongForFew : kLongSequence);
+  const bool automatic = in.algorithm == Algorithm::automatic;
+  if (in.algorithm == Algorithm::pyramid || (automatic && is_long)) p.tree = make_tree(p.tokens, p.batch);
+  p.least_size = automatic && few ? least_size_of_few(in.tokens) : 0.f;
   Arena arena(kept);
   p.tiles = (p.targets + kTile - 1) / kTile;
   if (s.sorted()) {
@@ -105,7 +108,7 @@ std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
   if (columns > 1 || exact<T>()) b.partial = arena.take<float>(columns * in.batch * in.tokens);
   if (exact<T>()) {
     b.weight = arena.take<float>(in.batch * in.tokens);
-    b.residue = arena.take<double2>(in.batch * balance_chunks(p.tokens));
+    b.residue = arena.take<Residue>(in.batch * balance_chunks(p.tokens));
   }
   return arena.size();
 }
