@@ -28,10 +28,14 @@ class HardRow : public ::testing::TestWithParam<std::tuple<at::DeviceType, bool,
     return c;
   }
 
-  // The results, one for each algorithm, checked already.
-  static std::vector<Result> expect_right(Problem& p) {
+  // The results, one for each algorithm, checked already. alike: targets of the same dy that see hardly anything but
+  // one token, whose rounding adds up on a GPU where that token may not be the origin (docs/accuracy.md).
+  static std::vector<Result> expect_right(Problem& p, double alike = 0) {
     round_inputs(p);
-    const auto expected = expected_of(p);
+    auto expected = expected_of(p);
+    if (std::get<0>(GetParam()) == at::kCUDA && p.spec.causal) {
+      for (Expected& e : expected) e.dlog_weight_bound += alike * 1e-7 * scales_of(e.row).log_weight;
+    }
     std::vector<Result> results;
     for (const auto algorithm : kAlgorithms) {
       SCOPED_TRACE(name(algorithm));
@@ -120,7 +124,7 @@ TEST_P(HardRow, TokenThatIsNearlyAllThatThousandsOfTargetsSee) {
     std::iota(p.visited.begin(), p.visited.end(), 0);
     Random random(1);
     for (double& v : p.dy) v = row.equal ? 1 : random.normal();
-    expect_right(p);
+    expect_right(p, row.equal ? static_cast<double>(kTokens) - static_cast<double>(row.heavy) : 0);
   }
 }
 
@@ -135,7 +139,7 @@ TEST_P(HardRow, HeavyTokenDoesNotTakeTheRoundingOfAllOthers) {
   p.visited.resize(4096);
   std::iota(p.visited.begin(), p.visited.end(), 0);
   std::fill(p.dy.begin(), p.dy.end(), 1);
-  expect_right(p);
+  expect_right(p, 150);
 }
 
 TEST_P(HardRow, OnlyTokenIsSeenFromFarWhateverItsWeight) {

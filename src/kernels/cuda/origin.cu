@@ -1,7 +1,6 @@
 #include "kernels/cuda/origin.h"
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/plan.h"
 
 namespace contextpool::cuda {
 namespace {
@@ -70,9 +69,9 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
 
 }  // namespace
 
-cudaError_t find_origin(const Problem& in, cudaStream_t stream) {
-  return plans_alone(in) ? launch<origin_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in)
-                         : launch<origin_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in);
+cudaError_t find_origin(const Problem& in, bool quads, cudaStream_t stream) {
+  return quads ? launch<origin_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in)
+               : launch<origin_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in);
 }
 
 }  // namespace contextpool::cuda

@@ -8,8 +8,9 @@
 
 namespace contextpool::cuda {
 
-// Fills in.origin, after weigh_tokens: the features of the heaviest token, and of the first that is not masked where
+// Fills in.origin: the features of the heaviest token, and of the first that is not masked where
 // what comes later must not show (causal); 0 for those that are not finite.
-cudaError_t find_origin(const Problem& in, cudaStream_t stream);
+// quads: in.quad_log is there. Of a map, pixels are tokens.
+cudaError_t find_origin(const Problem& in, bool quads, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

@@ -134,7 +134,7 @@ Precision precision_of<__half>() {
 template <typename T>
 cudaError_t prepare(const Scratch& s, cudaStream_t stream) {
   CONTEXTPOOL_RETURN_IF_ERROR(weigh_tokens(s.problem, precision_of<T>(), s.counts, stream));
-  if (exact<T>() && s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, stream));
+  if (exact<T>() && s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, !plans_alone(s.problem), stream));
   CONTEXTPOOL_RETURN_IF_ERROR(plan_targets(s.problem, precision_of<T>(), s.counts, stream));
   if (!s.sorted()) return cudaSuccess;
   CONTEXTPOOL_RETURN_IF_ERROR(raise_tokens<T>(s.problem, stream));
@@ -167,7 +167,7 @@ cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_wei
   s.backward.dx = dx;
   s.backward.dlog_weight = dlog_weight;
   s.backward.dsigma = dsigma;
-  if (exact<T>() && !s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, stream));
+  if (exact<T>() && !s.sorted()) CONTEXTPOOL_RETURN_IF_ERROR(find_origin(s.problem, !plans_alone(s.problem), stream));
   if (s.near()) CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, Part::near, s.backward, stream));
   CONTEXTPOOL_RETURN_IF_ERROR(score_tiles<T>(s.problem, s.near() ? Part::far : Part::all, s.backward, stream));
   if (s.backward.index != nullptr) CONTEXTPOOL_RETURN_IF_ERROR(index_bounds(s.problem, s.backward, stream));

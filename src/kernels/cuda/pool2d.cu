@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cuda/arena.h"
+#include "kernels/cuda/origin.h"
 #include "kernels/cuda/pool2d_tiles.h"
 
 namespace contextpool::cuda {
@@ -78,6 +80,8 @@ struct Backward {
     scratch.patch = arena.take<maps::PatchReach<T>>(in.batch * map.targets.patches());
     scratch.radius = arena.take<int>(in.batch);
     scratch.dlog_weight = chunks == 1 ? nullptr : arena.take<T>(chunks * in.batch * in.pixels());
+    if (std::is_same_v<S, float>)
+      scratch.origin = arena.take<T>(in.batch * origin_width(static_cast<int>(in.channels)));
     if (by_rows(in)) return;
     x = arena.take<S>(in.batch * in.channels * in.pixels());
     dy = arena.take<S>(in.batch * in.channels * in.targets());
@@ -120,6 +124,18 @@ cudaError_t run_backward(const Pool2d& in, const void* dy, void* dx, void* dlog_
   if (copies) {
     if (const auto e = maps::transpose(in.batch, in.channels, in.pixels(), sizeof(S), in.x, own.x, stream)) return e;
     if (const auto e = maps::transpose(in.batch, in.channels, in.targets(), sizeof(S), dy, own.dy, stream)) return e;
+  }
+  if constexpr (std::is_same_v<S, float>) {
+    Problem row{};  // the map as a row of pixels
+    row.batch = static_cast<int>(in.batch);
+    row.tokens = static_cast<int>(in.pixels());
+    row.channels = static_cast<int>(in.channels);
+    row.x = x;
+    row.x_batch_stride = in.pixels() * in.channels;
+    row.x_token_stride = in.channels;
+    row.log_weight = map.log_weight;
+    row.origin = own.scratch.origin;
+    if (const auto e = find_origin(row, false, stream)) return e;
   }
   if (const auto e = maps::plan<S>(map, own.scratch.top, own.scratch.plan, own.scratch.moment_reach, stream)) return e;
   if (const auto e = maps::backward<S>(map, x, g, own.scratch, out, static_cast<T*>(dlog_weight),

@@ -6,8 +6,8 @@
 // All but dx is linear in q, and q is a sum over channels: thread blocks take some channels each, and what they get is
 // added up in a fixed order. Half types sum dl from differences, each with the c of the same channels: where a pixel is
 // all that a target sees, q and c are the same number. The others, for which q is as dear as dx, take x_j . dx_j for
-// sum_i p_ij q_ij. A sum over the targets that see a pixel runs over patches of targets, found by how far the farthest
-// of each patch looks.
+// sum_i p_ij q_ij, float32 with features less an origin (origin.h). A sum over the targets that see a pixel runs over
+// patches of targets, found by how far the farthest of each patch looks.
 #include "kernels/cuda/pool2d_tiles.h"
 #include "kernels/cuda/pool2d_window.cuh"
 
@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
     }
   };
   over_sources<S, kChannels>(map, block, own, features_of<S, kChannels>(map, block, map.pixels, x_all),
+                             origin_of<T, kChannels>(map, block, scratch.origin),
                              map.log_weight + block.batch * map.pixels.cells(), shared.stages, shared.sources, use);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -150,9 +151,9 @@ __device__ T share_of(T weight, const Target<T>& t) {
 // of the patch have for it. radius: of the farthest that a target sees; mean: of all targets; dl, where given: of all
 // pixels.
 template <typename S, int kChannels>
-__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const Features<S>& dy,
-                      const SumOf<S>* l, const Target<SumOf<S>>* plan, int radius, const SumOf<S>* mean, unsigned rows,
-                      S* dx, SumOf<S>* dl) {
+__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const SumOf<S>* origin,
+                      const Features<S>& dy, const SumOf<S>* l, const Target<SumOf<S>>* plan, int radius,
+                      const SumOf<S>* mean, unsigned rows, S* dx, SumOf<S>* dl) {
   using T = SumOf<S>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int r = 0; r < kCells; ++r) {
@@ -186,7 +187,8 @@ __device__ void again(const Map<SumOf<S>>& map, const Block& block, const Featur
       const int c = n * 32 + lane;
       if (c >= dy.channels) continue;
       dx[pixel * map.channels + c] = Storage<S>::store(sums[n]);
-      if (sums[n] != 0) dot += sums[n] * Storage<S>::load(x.row(pixel)[c]);
+      const T off = origin == nullptr ? T{0} : origin[c];
+      if (sums[n] != 0) dot += sums[n] * (Storage<S>::load(x.row(pixel)[c]) - off);
     }
     for (int k = 16; k > 0; k /= 2) dot += __shfl_xor_sync(kAll, dot, k);
     if (dl != nullptr && lane == 0) dl[pixel] = dot - share;
@@ -258,7 +260,8 @@ __device__ void over_targets(const Map<SumOf<S>>& map, const Block& block, const
   const T step_h = static_cast<T>(map.targets.step_h), step_w = static_cast<T>(map.targets.step_w);
   const T near_row = static_cast<T>(other_cell(0) / kPatch) * step_h;
   const T near_column = static_cast<T>(other_cell(0) % kPatch) * step_w;
-  walk<S, kChannels>(shared.stages, range, bits, prepare, [&](int half, int slot, const Patch& patch) {
+  const auto arrived = [](int /*half*/, int /*slot*/) {};
+  walk<S, kChannels>(shared.stages, range, bits, prepare, arrived, [&](int half, int slot, const Patch& patch) {
     Pairs<T> p;
     T means[4];
     const T top_row = static_cast<T>(patch.row * kPatch) * step_h,
@@ -358,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
   if constexpr (!kDifferences<S>) {
     T dot[P::kRows];
-    product.dot(from, x.channels, dot);
+    product.dot(from, origin_of<T, kChannels>(map, block, scratch.origin), x.channels, dot);
 #pragma unroll
     for (int r = 0; r < P::kRows; ++r) {
       const T own_share = of_row(shares[0], shares[1], P::row(r));
@@ -372,7 +375,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (spoiled == 0) return;
   __syncwarp();
   const std::int64_t targets = block.batch * map.targets.cells();
-  again<S, kChannels>(map, block, x, dy, l, scratch.plan + targets, scratch.radius[block.batch],
+  again<S, kChannels>(map, block, x, origin_of<T, kChannels>(map, block, scratch.origin), dy, l, scratch.plan + targets,
+                      scratch.radius[block.batch],
                       scratch.dot + block.chunk * map.batch * map.targets.cells() + targets, spoiled, dx,
                       kDifferences<S> ? nullptr : dl);
 }

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
     for (int r = 0; r < 2; ++r) mass[r].add((a.at[r][0] + a.at[r][1]) + (a.at[r][2] + a.at[r][3]));
     product.add(shared.product, a, rows, band);
   };
-  over_sources<S, kChannels>(map, block, own, x, l, shared.stages, shared.sources, use);
+  over_sources<S, kChannels>(map, block, own, x, nullptr, l, shared.stages, shared.sources, use);
   if (!block.inside) return;
   product.finish();
   T factor[2];

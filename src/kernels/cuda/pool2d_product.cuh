@@ -272,9 +272,9 @@ struct PlainProduct {
 
   __device__ static int row(int slot) { return static_cast<int>(threadIdx.x) % 32 / 8 * kRows + slot; }
 
-  // The sums of each of the lane's rows times those of `with` (null: 0), up to `channels`. What meets a sum of 0 may be
-  // anything.
-  __device__ void dot(const T* const (&with)[kRows], int channels, T (&result)[kRows]) const {
+  // The sums of each of the lane's rows times those of `with` (null: 0) less the origin (null: 0), up to `channels`.
+  // What meets a sum of 0 may be anything.
+  __device__ void dot(const T* const (&with)[kRows], const T* origin, int channels, T (&result)[kRows]) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       result[r] = 0;
@@ -282,7 +282,8 @@ struct PlainProduct {
       for (int k = 0; k < kVectors * kVector; ++k) {
         const int c = (k / kVector * 8 + static_cast<int>(threadIdx.x) % 8) * kVector + k % kVector;
         const T sum = sums[r][k].total();
-        if (with[r] != nullptr && c < channels && sum != 0) result[r] += sum * with[r][c];
+        if (with[r] == nullptr || c >= channels || sum == 0) continue;
+        result[r] += sum * (with[r][c] - (origin == nullptr ? T{0} : origin[c]));
       }
       for (int k = 4; k > 0; k /= 2) result[r] += __shfl_xor_sync(kAll, result[r], k);
     }

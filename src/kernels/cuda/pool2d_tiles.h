@@ -39,6 +39,7 @@ struct Scratch {
   PatchReach<T>* patch;  // [batch, patches of targets]
   int* radius;           // [batch] the largest
   T* dlog_weight;        // [chunks, pixels]
+  T* origin;             // [batch, origin_width(channels)] in float32, else null: see origin.h
 };
 
 template <typename S>

@@ -112,10 +112,25 @@ __device__ void bring(S (&to)[kCells][kPitch<S, kChannels>], const Features<S>& 
   }
 }
 
-// bits(row, column): those of a patch, 0 if it is not needed; prepare(half, slot, patch): starts to bring it,
-// by one warp; use(half, slot, patch): called by the warps that use it.
-template <typename S, int kChannels, typename Bits, typename Prepare, typename Use>
-__device__ void walk(Stages<S, kChannels>& shared, const Range& range, Bits bits, Prepare prepare, Use use) {
+// Takes a row of channels off a patch, by the warp that has brought it.
+template <int kChannels>
+__device__ void take_off(float (&rows)[kCells][kPitch<float, kChannels>], const float* row, int channels) {
+  constexpr int kPieces = kChannels / 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, c = lane % kPieces * 4;
+  if (c >= channels) return;
+  const float4 off = *reinterpret_cast<const float4*>(row + c);
+#pragma unroll 2
+  for (int k = 0; k < kCells; k += 32 / kPieces) {
+    auto* at = reinterpret_cast<float4*>(&rows[k + lane / kPieces][c]);
+    *at = make_float4(at->x - off.x, at->y - off.y, at->z - off.z, at->w - off.w);
+  }
+}
+
+// bits(row, column): those of a patch, 0 if it is not needed; prepare(half, slot, patch): starts to bring it, by one
+// warp; arrived(half, slot): called by the same, once it is there; use(half, slot, patch): by the warps that use it.
+template <typename S, int kChannels, typename Bits, typename Prepare, typename Arrived, typename Use>
+__device__ void walk(Stages<S, kChannels>& shared, const Range& range, Bits bits, Prepare prepare, Arrived arrived,
+                     Use use) {
   constexpr int kSlots = kStage<S, kChannels>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, total = range.rows * range.columns;
   for (int base = 0; base < total; base += kThreads) {
@@ -145,6 +160,7 @@ __device__ void walk(Stages<S, kChannels>& shared, const Range& range, Bits bits
     for (int stage = 0; stage * kSlots < patches; ++stage) {
       start(stage + 1);
       copy_wait<1>();
+      for (int slot = warp; slot < kSlots && stage * kSlots + slot < patches; slot += kWarps) arrived(stage % 2, slot);
       __syncthreads();
       for (int slot = 0; slot < kSlots && stage * kSlots + slot < patches; ++slot) {
         const Patch patch = shared.list[stage * kSlots + slot];

@@ -41,11 +41,11 @@ struct SourceShared {
 };
 
 // use(a, falloff, rows, band) for every patch of pixels that one of the warp's targets sees: the weights, d^2 inv,
-// and the features in shared memory. x and l are those of the map.
+// and the features in shared memory, less the origin (null: 0; float32 only). x and l are those of the map.
 template <typename S, int kChannels, typename Use>
 __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const OwnTargets<SumOf<S>>& own,
-                             const Features<S>& x, const SumOf<S>* l, Stages<S, kChannels>& stages,
-                             SourceShared<S, kChannels>& shared, Use use) {
+                             const Features<S>& x, const SumOf<S>* origin, const SumOf<S>* l,
+                             Stages<S, kChannels>& stages, SourceShared<S, kChannels>& shared, Use use) {
   using T = SumOf<S>;
   const int thread = static_cast<int>(threadIdx.x), top = block.tile_row * kSide, left = block.tile_column * kSide;
   if (thread % 32 == 0) shared.reach[thread / 32] = own.reach;
@@ -81,7 +81,12 @@ __device__ void over_sources(const Map<SumOf<S>>& map, const Block& block, const
   };
   // The lane's first cell in a patch; the others are one column and two rows on.
   const T near_row = static_cast<T>(other_cell(0) / kPatch), near_column = static_cast<T>(other_cell(0) % kPatch);
-  walk<S, kChannels>(stages, range, bits, prepare, [&](int half, int slot, const Patch& patch) {
+  const auto arrived = [&](int half, int slot) {
+    if constexpr (std::is_same_v<S, float>) {
+      if (origin != nullptr) take_off<kChannels>(stages.row[half][slot], origin, x.channels);
+    }
+  };
+  walk<S, kChannels>(stages, range, bits, prepare, arrived, [&](int half, int slot, const Patch& patch) {
     Pairs<T> a, falloff;
     const T top_row = static_cast<T>(patch.row * kPatch), left_column = static_cast<T>(patch.column * kPatch);
 #pragma unroll
@@ -105,6 +110,14 @@ __device__ Features<S> features_of(const Map<SumOf<S>>& map, const Block& block,
   const std::int64_t channel = static_cast<std::int64_t>(block.chunk) * kChannels;
   return {all + block.batch * grid.cells() * map.channels + channel, map.channels,
           static_cast<int>(min(map.channels - channel, static_cast<std::int64_t>(kChannels))), map.aligned};
+}
+
+// The map's origin, likewise; null: there is none.
+template <typename T, int kChannels>
+__device__ const T* origin_of(const Map<T>& map, const Block& block, const T* all) {
+  return all == nullptr
+             ? nullptr
+             : all + block.batch * origin_width(static_cast<int>(map.channels)) + std::int64_t{block.chunk} * kChannels;
 }
 
 // Thread blocks for all tiles of a grid.
