@@ -166,7 +166,8 @@ TEST_P(HardMap, SupportEndsWhereDistanceSquaredExceeds160SigmaSquared) {
     expect_right_by_all(p);
     const double y = result(p).y[(1 * 8 + 1) * 2];
     const double x = p.x[(4 * 8 + 5) * 2];
-    EXPECT_NEAR(y, margin > 0 ? x : 0, margin > 0 ? 1e-6 * std::abs(x) : 0);
+    const bool rounds = std::get<0>(GetParam()) == at::kCUDA && margin > 0;  // x times its weight, over that weight
+    EXPECT_NEAR(y, margin > 0 ? x : 0, rounds ? 1e-6 * std::abs(x) : 0);
   }
 }
 
