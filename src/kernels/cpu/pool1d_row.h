@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/pool1d_balance.h"
 #include "kernels/cpu/pool1d_strip.h"
 
 namespace contextpool::cpu::CONTEXTPOOL_ARCH {
@@ -392,10 +393,7 @@ class Row {
   }
 
   // dx and dl. Sums over targets are kept in double: x_j . dx_j and sum_i p_ij c_i nearly cancel where a token is all
-  // that many targets see. To bound the memory this takes, a long sequence goes half of its channels at a time. What
-  // rounding leaves of the sum of dl over the sequence, which is 0, is taken off again: of token j, with w_j = sum_i
-  // p_ij, in proportion to w_j (kAlike sum_k w_k + w_j), since part of the rounding is alike for all targets, and its
-  // error grows as w_j, and part is a token's own, of variance w_j^2.
+  // that many targets see. To bound the memory this takes, a long sequence goes half of its channels at a time.
   void collect(const S* dy, S* dx, T* dl, const T* dsigma) {
     const std::int64_t step = 2 * kLanes<T>;
     const bool whole = in_.channels <= step || is_small();
@@ -417,25 +415,7 @@ class Row {
       }
       store_channels(first, channels, rows, dx, scores.data(), spoiled_tokens(dsigma));
     }
-    double residue = 0;
-    double mass = 0;
-    double squares = 0;
-    const std::int64_t counting = tokens_that_count();
-    for (std::int64_t j = 0; j < in_.tokens; ++j) {
-      if (scalars[2 * j + 1] == 0) scores[j] = scalars[2 * j] = 0;  // no target's source: x may hold anything
-      if (j >= counting) continue;
-      residue += scores[j] - scalars[2 * j];
-      mass += scalars[2 * j + 1];
-      squares += scalars[2 * j + 1] * scalars[2 * j + 1];
-    }
-    constexpr double kAlike = 0.1;
-    // Where a gradient is no number, the sum says nothing about the others.
-    const bool balances = squares > 0 && std::isfinite(residue);
-    const double share = balances ? residue / (kAlike * mass * mass + squares) : 0;
-    for (std::int64_t j = 0; j < in_.tokens; ++j) {
-      const double own = scalars[2 * j + 1];
-      dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - share * own * (kAlike * mass + own));
-    }
+    balance(in_.tokens, tokens_that_count(), scores.data(), scalars.data(), dl);
   }
 
   // Those up to the last target with a share in the gradients, if causal: the rest may hold anything.

@@ -109,9 +109,6 @@ cudaError_t gather_blocks(const Problem& in, const Backward& out, cudaStream_t s
 // index, from bounds.
 cudaError_t index_bounds(const Problem& in, const Backward& out, cudaStream_t stream);
 
-// dlog_weight = the sum of the `count` shares in partial.
-cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream);
-
 // dx and dlog_weight.
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream);

@@ -5,8 +5,7 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr int kBlock = 1024, kEach = kBalanced / kBlock;  // threads; tokens of each
-static_assert(kBlock == 32 * 32);
+constexpr int kBlock = 32 * 32, kEach = kBalanced / kBlock;  // threads; tokens of each
 
 // The sums over the thread block, for all threads.
 __device__ Residue sum_of_all(Residue v) {
@@ -28,7 +27,6 @@ __device__ Residue sum_of_all(Residue v) {
 
 // sums: over the sequence. Where a gradient is no number, they say nothing about the others.
 __device__ float balanced(float dl, float weight, const Residue& sums) {
-  constexpr double kAlike = 0.1;
   if (!(sums.square > 0) || !isfinite(sums.gradient)) return dl;
   const double share = weight * (kAlike * sums.weight + weight) / (kAlike * sums.weight * sums.weight + sums.square);
   return static_cast<float>(dl - sums.gradient * share);

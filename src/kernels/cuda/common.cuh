@@ -54,6 +54,9 @@ struct Tree {
   }
 };
 
+// Channels in fours (16 bytes); those that do not exist are 0.
+__host__ __device__ inline int origin_width(int channels) { return (channels + 3) / 4 * 4; }
+
 // One problem: shapes, inputs, and the tree and order made from them. x and nodes are of the storage type.
 struct Problem {
   int batch, tokens, targets, channels;
@@ -78,14 +81,12 @@ struct Problem {
   float* origin;     // [batch, origin_width(channels)]: float32: features that are taken off x (see origin.h)
 
   __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
+  __device__ float* origin_of(int b) const { return origin + static_cast<std::int64_t>(b) * origin_width(channels); }
 };
 
 // Channels in eights (32 bytes: what memory moves at once), and eight more whose first is the mass.
 constexpr int kMassColumns = 8;
 __host__ __device__ inline int gradient_width(int channels) { return (channels + 7) / 8 * 8 + kMassColumns; }
-
-// Channels in fours (16 bytes); those that do not exist are 0.
-__host__ __device__ inline int origin_width(int channels) { return (channels + 3) / 4 * 4; }
 
 __host__ __device__ inline int class_of_level(int level) { return level == 0 ? 0 : level - kLeaf + 1; }
 __host__ __device__ inline int level_of_class(int c) { return c == 0 ? 0 : c + kLeaf - 1; }

@@ -157,7 +157,7 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
     }
     scale[k] = total == 0 ? 0.f : 1.f / total;
   }
-  const float* origin = in.origin + static_cast<std::int64_t>(tile.batch) * origin_width(in.channels) + column;
+  const float* origin = in.origin_of(tile.batch) + column;
   product.each([&](int k, int c, float& v0, float& v1) {
     auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
     if (off[k] != 0 && column + c < in.channels) {

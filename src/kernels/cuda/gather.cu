@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   }
   copy_wait<0>();
   __syncthreads();
-  const float* origin = in.origin + static_cast<std::int64_t>(batch) * origin_width(in.channels) + column;
+  const float* origin = in.origin_of(batch) + column;
   product.each([&](int k, int c, float& v0, float& v1) {
     auto* to = reinterpret_cast<Pair<T>*>(rows + Product<T>::row(k) * kStride + c);
     if (column + c < in.channels && v0 != 0) dot[k] += v0 * (to->first() - origin[c]);
@@ -396,15 +396,6 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) index[g] = all;
 }
 
-__global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int count, std::int64_t size, float* out) {
-  after_previous();
-  const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k >= size) return;
-  float sum = 0;
-  for (int c = 0; c < count; ++c) sum += partial[c * size + k];
-  out[k] = sum;
-}
-
 }  // namespace
 
 template <typename T>
@@ -429,11 +420,6 @@ cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t s
 cudaError_t index_bounds(const Problem& in, const Backward& out, cudaStream_t stream) {
   return launch<index_kernel>(blocks_for(static_cast<std::int64_t>(in.batch) * index_size(in.tiles), kThreads / 32),
                               kThreads, 0, stream, in, static_cast<const int4*>(out.bounds), out.index);
-}
-
-cudaError_t add_partials(const Problem& in, const Backward& out, int count, cudaStream_t stream) {
-  const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
-  return launch<sum_kernel>(blocks_for(size, kThreads), kThreads, 0, stream, out.partial, count, size, out.dlog_weight);
 }
 
 template cudaError_t gather_blocks<float>(const Problem&, const Backward&, cudaStream_t);

@@ -414,6 +414,16 @@ __global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
   });
 }
 
+// Adds up the shares of dlog_weight.
+__global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int count, std::int64_t size, float* out) {
+  after_previous();
+  const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k >= size) return;
+  float sum = 0;
+  for (int c = 0; c < count; ++c) sum += partial[c * size + k];
+  out[k] = sum;
+}
+
 }  // namespace
 
 template <typename T>
@@ -436,7 +446,9 @@ cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t s
                                 ? launch<matrix_tokens_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
                                 : launch<matrix_tokens_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
   if (error != cudaSuccess || out.partial == nullptr) return error;
-  return add_partials(in, out, columns_of<T>(in.channels), stream);
+  const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
+  return launch<sum_kernel>(blocks_for(size, kThreads), kThreads, 0, stream, out.partial, columns_of<T>(in.channels),
+                            size, out.dlog_weight);
 }
 
 template cudaError_t gather_blocks<__nv_bfloat16>(const Problem&, const Backward&, cudaStream_t);

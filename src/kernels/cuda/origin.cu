@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
     best.reduce(32);
   }
   const float* row = static_cast<const float*>(in.x) + b * in.x_batch_stride + best.index * in.x_token_stride;
-  const int width = origin_width(in.channels);
-  for (int d = threadIdx.x; d < width; d += kLogsThreads) {
+  float* origin = in.origin_of(b);
+  for (int d = threadIdx.x; d < origin_width(in.channels); d += kLogsThreads) {
     const float v = d < in.channels && best.weight != minus_infinity() ? row[d] : 0.f;
-    in.origin[static_cast<std::int64_t>(b) * width + d] = isfinite(v) ? v : 0.f;
+    origin[d] = isfinite(v) ? v : 0.f;
   }
 }
 

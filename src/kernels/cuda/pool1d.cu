@@ -20,9 +20,7 @@
 namespace contextpool::cuda {
 namespace {
 
-// A 16th as many targets as tokens and more are many. For fewer the tree is dear: they read their windows where a row
-// has no more tokens than this, or where those are short beside it.
-constexpr std::int64_t kMany = 16, kLongForFew = 2048;
+// For few targets the tree is dear: where their windows are short beside the row, they read them.
 float least_size_of_few(std::int64_t tokens) { return 64.f + static_cast<float>(tokens) / 400.f; }
 
 struct Scratch {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   using Load = Loader<T, kTile, kWide>;
   static_assert(kTile == kScoreRows);
   const Load loader(in);
-  const T* origin = in.origin + static_cast<std::int64_t>(tile.batch) * origin_width(in.channels);
+  const T* origin = in.origin_of(tile.batch);
   const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
   const auto dy_row = [&](int k) {
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;

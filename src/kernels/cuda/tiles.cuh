@@ -26,6 +26,8 @@ constexpr int kListRows = 512;   // source rows whose weights' exponents are bro
 constexpr int kManyTiles = 640;  // fill the multiprocessors; a thread block of the forward sum then does all channels
 
 constexpr int kLongSequence = 512;  // tokens above which the tree pays for itself
+constexpr int kMany = 16;           // fewer targets than tokens by more than this factor are few, and
+constexpr int kLongForFew = 2048;   // for them it does above so many
 constexpr int kNodes = 8;           // Chebyshev nodes of a block
 constexpr int kLeaf = 6;            // log2 of the tokens of the smallest block
 constexpr int kRaiseUp = 3;         // levels one tree kernel goes up inside a thread block
@@ -39,6 +41,7 @@ constexpr int kSpan = 4;            // log2 of the blocks in whose span targets 
 constexpr int kShortLanes = 8;      // threads that plan a target of a short sequence together: there are few targets
 constexpr int kLongLanes = 4;
 constexpr int kLogsAlone = 8192;  // tokens of a sequence up to which one thread block makes all its weights of blocks
+constexpr int kBalanced = 8192;   // tokens of a thread block that balances gradients
 // Rows that look for the targets that use them look at so many half tiles together first, where a sequence has many.
 constexpr int kIndexed = 128, kManyHalves = 2048;
 // A group of blocks of level k gathers from targets in 2^(k - split) parts, at most 64; split is this, and one more for

@@ -217,7 +217,7 @@ struct Leaf<float> {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
-    const float* origin = in.origin + static_cast<std::int64_t>(at.batch) * origin_width(in.channels) + at.column;
+    const float* origin = in.origin_of(at.batch) + at.column;
     const float off[2] = {first ? __ldcg(origin + lane) : 0.f, second ? __ldcg(origin + lane + 32) : 0.f};
     unsigned live[2];
     logs.weigh(shared, live);
