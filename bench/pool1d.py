@@ -1,38 +1,28 @@
 """How fast pool1d is beside what a PyTorch user would write, and that its cost is linear in the sequence length.
 
-Both sides run in this process on the same float32 tensors, on all cores; every time is a median. The other side,
-the formula in eager PyTorch and under torch.compile, comes from a file that --peers names. Prints markdown.
+Both sides run in this process on the same float32 tensors, on all cores, in turns; every time is a median. The other
+side is the formula of peers.py, eagerly and under torch.compile. Prints markdown.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 
 import contextpool
+import peers
 import torch
+from measure import machine, medians_ms, memory, print_table
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = (256, 577, 1024, 2048, 8192)
 LONG_LENGTHS = (131072, 1048576)
 FEW_TARGETS = (1, 16, 256)
 CHANNELS, LONG_CHANNELS = 256, 64
 Pool = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-
-
-def load_peers(path: Path) -> ModuleType:
-    if not path.exists():
-        sys.exit(f"bench: {path} is missing: it holds the PyTorch side of the comparison; name it with --peers")
-    spec = importlib.util.spec_from_file_location("op_peers", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def step(pool: Pool, x: Tensor, log_weight: Tensor, sigma: Tensor, causal: bool) -> Callable[[], None]:
@@ -54,58 +44,46 @@ def error(x: Tensor, log_weight: Tensor, sigma: Tensor, causal: bool, targets: i
     return ((y[0, i].double() - exact).abs().max() / x.abs().max()).item()
 
 
-def print_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    head = list(head)
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
-
-
-def compare(peers: ModuleType, lengths: Iterable[int], seconds: float) -> Iterable[list[str]]:
-    sides: list[Pool] = [contextpool.pool1d, peers.eager, peers.compiled]
+def compare(lengths: Iterable[int], seconds: float) -> Iterable[list[str]]:
+    sides: list[Pool] = [contextpool.pool1d, peers.pool1d, peers.compiled_pool1d]
     cases = [(n, "0.1 N s", causal) for n in lengths for causal in (False, True)]
     cases += [(max(lengths), "0.5..16", causal) for causal in (False, True)]
     for n, sizes, causal in cases:
-        x, log_weight, sigma = peers.inputs(1, n, CHANNELS, "cpu", torch.float32)
+        x, log_weight, sigma = peers.rows(1, n, CHANNELS)
         if sizes == "0.5..16":
             sigma = 0.5 * 32 ** torch.rand(sigma.shape, generator=torch.Generator().manual_seed(2))
         with torch.no_grad():
-            forward = [peers.timer(lambda: f(x, log_weight, sigma, causal), "cpu", seconds) for f in sides]
-        both = [peers.timer(step(f, x, log_weight, sigma, causal), "cpu", seconds) for f in sides]
+            forward = medians_ms(*(lambda f=f: f(x, log_weight, sigma, causal) for f in sides), seconds=seconds)
+        both = medians_ms(*(step(f, x, log_weight, sigma, causal) for f in sides), seconds=seconds)
         ratios = [f"{other / both[0]:.1f}" for other in both[1:]]
         yield [f"{n}", sizes, "yes" if causal else "no", *(f"{ms:.2f}" for ms in forward + both), *ratios,
                f"{error(x, log_weight, sigma, causal):.0e}"]  # fmt: skip
 
 
-def few_targets(peers: ModuleType, n: int, seconds: float) -> Iterable[list[str]]:
+def few_targets(n: int, seconds: float) -> Iterable[list[str]]:
     """The last targets of a long row, as in decoding."""
-    x, log_weight, _ = peers.inputs(1, n, LONG_CHANNELS, "cpu", torch.float32)
+    x, log_weight, _ = peers.rows(1, n, LONG_CHANNELS)
     for size in (40.0, 0.1 * n):
         for targets in FEW_TARGETS:
             sigma = torch.full((1, targets), size)
             with torch.no_grad():
-                ms = peers.timer(lambda: contextpool.pool1d(x, log_weight, sigma, True), "cpu", seconds)
+                (ms,) = medians_ms(lambda: contextpool.pool1d(x, log_weight, sigma, True), seconds=seconds)
             yield [f"{n}", f"{size:g}", f"{targets}", f"{ms:.3f}"]
 
 
-def memory(field: str) -> int:
-    """Bytes of resident memory: now (VmRSS) or at the highest (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def long_sequence(peers: ModuleType, n: int, causal: bool, seconds: float) -> dict[str, float]:
+def long_sequence(n: int, causal: bool, seconds: float) -> dict[str, float]:
     """One length, in a process of its own so that the peak is its own."""
-    step(contextpool.pool1d, *peers.inputs(1, 4096, LONG_CHANNELS, "cpu", torch.float32), causal)()  # starts threads
-    inputs = peers.inputs(1, n, LONG_CHANNELS, "cpu", torch.float32)
+    step(contextpool.pool1d, *peers.rows(1, 4096, LONG_CHANNELS), causal)()  # starts threads
+    inputs = peers.rows(1, n, LONG_CHANNELS)
     run = step(contextpool.pool1d, *inputs, causal)
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest starts again from here
     run()
     extra = memory("VmHWM") - before
     with torch.no_grad():
-        forward = peers.timer(lambda: contextpool.pool1d(*inputs, causal), "cpu", seconds)
-    return {"forward": forward, "both": peers.timer(run, "cpu", seconds), "extra": extra / inputs[0].nbytes}
+        (forward,) = medians_ms(lambda: contextpool.pool1d(*inputs, causal), seconds=seconds)
+    (both,) = medians_ms(run, seconds=seconds)
+    return {"forward": forward, "both": both, "extra": extra / inputs[0].nbytes}
 
 
 def scale(lengths: Iterable[int], arguments: list[str]) -> Iterable[list[str]]:
@@ -122,36 +100,32 @@ def scale(lengths: Iterable[int], arguments: list[str]) -> Iterable[list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, default=ROOT.parent / "shared/peers/op_peers.py", metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="short sequences, few repetitions")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="N", help=f"instead of {LENGTHS}")
     parser.add_argument("--long-lengths", type=int, nargs="*", metavar="N", help=f"instead of {LONG_LENGTHS}")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    peers = load_peers(args.peers)
     seconds = 0.2 if args.quick else 1.0
     if args.one:
-        print(json.dumps(long_sequence(peers, args.one, args.causal, seconds)))
+        print(json.dumps(long_sequence(args.one, args.causal, seconds)))
         return
 
     lengths = args.lengths or (LENGTHS[:3] if args.quick else LENGTHS)
     long_lengths = args.long_lengths
     if long_lengths is None:
         long_lengths = [n // 8 for n in LONG_LENGTHS] if args.quick else LONG_LENGTHS
-    model = next((s.split(":")[1].strip() for s in open("/proc/cpuinfo") if s.startswith("model name")), "CPU")
-    print(f"\nfloat32, {torch.get_num_threads()} threads of {model}, torch {torch.__version__}; medians.\n")
+    print(f"\n{machine()}; medians.\n")
     print(f"B 1, D {CHANNELS}; milliseconds; error of y against float64, in units of max |x|.\n")
     head = ["N", "sigma", "causal", "forward", "eager", "compile", "fwd+bwd", "eager", "compile",
             "faster than eager", "faster than compile", "error"]  # fmt: skip
-    print_table(head, compare(peers, lengths, seconds))
+    print_table(head, compare(lengths, seconds))
     if long_lengths:
         print(f"\nB 1, D {LONG_CHANNELS}, sigma 0.1 N s: cost per token, and peak extra memory of fwd+bwd.\n")
         head = ["N", "causal", "forward ms", "fwd+bwd ms", "ns per token", "ratio to the first", "memory / size of x"]
-        arguments = ["--peers", str(args.peers), *(["--quick"] if args.quick else [])]
-        print_table(head, scale(long_lengths, arguments))
+        print_table(head, scale(long_lengths, ["--quick"] if args.quick else []))
         print(f"\nB 1, D {LONG_CHANNELS}, causal: the last targets of a row, forward.\n")
-        print_table(["N", "sigma", "targets", "ms"], few_targets(peers, min(long_lengths), seconds))
+        print_table(["N", "sigma", "targets", "ms"], few_targets(min(long_lengths), seconds))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: scripts/gpu.sh FOLDER [PATH/op_peers.py]
+# Everything that needs a GPU, in one go: scripts/gpu.sh FOLDER
 # Builds (build-gpu; and build-gpu-plain, for initcheck), takes the figures of docs/performance.md with nothing beside
 # them, then runs the tests, the lab's check and compute-sanitizer all at once. FOLDER gets their output; one line each
 # is printed, and the exit status is 1 if one failed. PYTHON (python3) names a Python whose torch has CUDA; GOOGLETEST
 # sources of GoogleTest, where no package is installed.
 set -uo pipefail
-if [[ -n ${2:-} && ! -f $2 ]]; then
-  echo "scripts/gpu.sh: there is no file $2" >&2
-  exit 2
-fi
-out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [PATH/op_peers.py]}") peers=${2:+$(realpath "$2")}
+out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER}")
 googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3} failed=$(mktemp)
@@ -46,11 +42,11 @@ wait
 export PYTHONPATH=$PWD/build-gpu/python
 
 lab=("$python" bench/cuda/lab.py)
-for round in 1 2; do step time-$round "${lab[@]}" time ${peers:+--peers "$peers"}; done
+for round in 1 2; do step time-$round "${lab[@]}" time; done
 step linear "${lab[@]}" linear
 step few "${lab[@]}" few
 step parts "${lab[@]}" parts
-step host "${lab[@]}" host ${peers:+--peers "$peers"}
+step host "${lab[@]}" host
 step maps "$python" bench/cuda/pool2d.py
 
 sanitize() {  # NAME TOOL WHAT...

@@ -2,25 +2,28 @@
 
     python3 bench/cuda/lab.py check            every dtype, path and awkward input; exit status 1 on a miss
     python3 bench/cuda/lab.py time             the shapes of docs/performance.md, beside a copy measured in the same run
-    python3 bench/cuda/lab.py time --peers PATH/op_peers.py     ... and beside what a PyTorch user would write
+                                               and beside the dense formula under torch.compile (bench/peers.py)
     python3 bench/cuda/lab.py linear           nanoseconds a token as rows grow, for narrow, wide and mixed sizes
     python3 bench/cuda/lab.py few              a few targets at the end of a long row, beside the formula in PyTorch
     python3 bench/cuda/lab.py parts            microseconds of each kernel (PyTorch's profiler)
-    python3 bench/cuda/lab.py host [--peers PATH/op_peers.py]   microseconds of the host's time in a call, and of steps
-                                               of little work beside PyTorch's own
+    python3 bench/cuda/lab.py host             microseconds of the host's time in a call, and of steps of little work
+                                               beside PyTorch's own
 
 --library names a libcontextpool_ops.so; without it, the installed package is used.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import sys
 import time
+from pathlib import Path
 
 import torch
 from stopwatch import copy_rate, medians_ms, replay_of
+
+sys.path.append(str(Path(__file__).parents[1]))
+from peers import compiled_pool1d  # noqa: E402
 
 INF = float("inf")
 
@@ -252,20 +255,9 @@ def extra_memory(step, x, l):
     return (torch.cuda.max_memory_allocated() - before - results) / (x.numel() * x.element_size())
 
 
-def compiled_peer(path):
-    """The dense form under torch.compile."""
-    if not path:
-        return None
-    spec = importlib.util.spec_from_file_location("op_peers", path)
-    peers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(peers)
-    return peers.compiled
-
-
-def time_all(op, peers_path, shapes, dtype):
+def time_all(op, shapes, dtype):
     rate = copy_rate()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s")
-    compiled = compiled_peer(peers_path)
     for shape, causal, size in SHAPES:
         if shapes and shape not in shapes:
             continue
@@ -273,8 +265,8 @@ def time_all(op, peers_path, shapes, dtype):
         row = dict(shape=shape, causal=causal, size=size, dtype=str(dtype)[6:])
         ours = lambda x, l, s: op(x, l, s, causal, "auto")  # noqa: E731
         theirs = None
-        if compiled is not None and x.shape[1] <= 32768:
-            theirs = lambda x, l, s: compiled(x, l, s, causal)  # noqa: E731
+        if x.shape[1] <= 32768:
+            theirs = lambda x, l, s: compiled_pool1d(x, l, s, causal)  # noqa: E731
         with torch.no_grad():
             calls = [lambda: ours(x, l, sigma), replay_of(lambda: ours(x, l, sigma))]
             if theirs:
@@ -351,7 +343,7 @@ def parts(op, shapes, dtype):
         sys.stdout.flush()
 
 
-def host(op, peers_path):
+def host(op):
     """What a call costs the host, which only shows where the GPU has little to do."""
     x, l, sigma = problem("32,256,512", "paper", torch.bfloat16)
     dy, w = torch.randn_like(x), torch.ones_like(x)
@@ -385,9 +377,8 @@ def host(op, peers_path):
         "ours": step,
         "layer_norm": lambda: torch.autograd.grad(norm(), (xs, scale, shift), dy),
         "x * w": lambda: torch.autograd.grad(xs * w, (xs,), dy),
+        "the dense form under torch.compile": step_of(lambda x, l, s: compiled_pool1d(x, l, s, False), x, l, sigma),
     }
-    if compiled := compiled_peer(peers_path):
-        steps["the dense form under torch.compile"] = step_of(lambda x, l, s: compiled(x, l, s, False), x, l, sigma)
     for name, ms in zip(steps, medians_ms(*steps.values(), count=500)):  # as `time` measures: the GPU idle before
         print(f"{ms * 1e3:7.1f}  a step of {name}, to the end of its work on the GPU")
 
@@ -396,7 +387,6 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("what", choices=["check", "time", "linear", "few", "parts", "host"])
     ap.add_argument("--library")
-    ap.add_argument("--peers")
     ap.add_argument("--shapes", default="", help="B,N,D;B,N,D: only these")
     ap.add_argument("--dtype", default="bfloat16")
     ap.add_argument("--algorithm", default="auto")
@@ -416,13 +406,13 @@ def main():
     if a.what == "check":
         sys.exit(0 if check(op, a.quick) else 1)
     if a.what == "host":
-        host(op, a.peers)
+        host(op)
     elif a.what == "few":
         few(op, getattr(torch, a.dtype))
     elif a.what == "linear":
         linear(op, getattr(torch, a.dtype))
     elif a.what == "time":
-        time_all(op, a.peers, shapes, getattr(torch, a.dtype))
+        time_all(op, shapes, getattr(torch, a.dtype))
     else:
         parts(op, shapes, getattr(torch, a.dtype))
 

@@ -10,14 +10,18 @@ same run.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import contextpool
 import torch
 from stopwatch import Step, copy_rate, medians_ms, replay_of
 from torch import Tensor
 
-RATIO = 0.05  # of the side: the largest sigma
+sys.path.append(str(Path(__file__).parents[1]))
+import peers  # noqa: E402
+
 # batch, channels, side, stride, dtype, channels last
 CASES = (
     (8, 64, 56, 1, torch.bfloat16, True),
@@ -36,27 +40,12 @@ CASES = (
 )
 
 
-def dense(x: Tensor, log_weight: Tensor, sigma: Tensor, stride: int) -> Tensor:
-    height, width = x.shape[2:]
-    i, j = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
-    d2 = (i[::stride, None] - i).square()[:, None, :, None] + (j[::stride, None] - j).square()[None, :, None, :]
-    d2 = d2.reshape(sigma.shape[1] * sigma.shape[2], height * width).to(sigma.dtype)
-    score = log_weight.flatten(1)[:, None, :] - d2 / (2 * sigma.flatten(1)[..., None].square())
-    y = torch.softmax(score, -1).to(x.dtype) @ x.flatten(2).transpose(1, 2)
-    return y.transpose(1, 2).reshape(*x.shape[:2], *sigma.shape[1:])
-
-
 def pool(x: Tensor, log_weight: Tensor, sigma: Tensor, stride: int) -> Tensor:
     return contextpool.pool2d(x, log_weight, sigma, (stride, stride))
 
 
 def inputs(batch: int, channels: int, side: int, stride: int, dtype: torch.dtype, last: bool) -> list[Tensor]:
-    g = torch.Generator("cuda").manual_seed(0)
-    targets = -(-side // stride)
-    x = torch.randn(batch, channels, side, side, generator=g, device="cuda").to(dtype)
-    sigma = RATIO * side * torch.rand(batch, targets, targets, generator=g, device="cuda") + 0.05
-    log_weight = torch.randn(batch, side, side, generator=g, device="cuda")
-    return [x.contiguous(memory_format=torch.channels_last) if last else x, log_weight, sigma]
+    return peers.maps(batch, channels, side, stride, "cuda", dtype, last)
 
 
 def step(f: Callable[..., Tensor], tensors: list[Tensor], stride: int) -> Step:
@@ -79,14 +68,13 @@ def extra(call: Step, results: int) -> int:
 def table(count: int) -> None:
     rate = copy_rate()
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s; milliseconds,")
-    print(f"medians of {count}; sigma uniform up to {RATIO} of the side; `faster`: torch.compile over ours in replay")
+    print(f"medians of {count}; sigma uniform up to {peers.MAP_RATIO} of the side; `faster`: torch.compile over ours in replay")
     print("(eager in brackets); difference of the two y in units of max |x|.\n")
     head = ["map", "dtype", "format", "forward", "replay", "dense", "compiled", "fwd+bwd", "replay", "floors", "dense",
             "compiled", "faster: forward", "fwd+bwd", "memory / x", "dense's", "difference"]  # fmt: skip
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
     for batch, channels, side, stride, dtype, last in CASES:
-        torch.compiler.reset()
-        compiled = torch.compile(dense, dynamic=False)
+        dense, compiled = peers.pool2d, peers.compiled_pool2d
         tensors = inputs(batch, channels, side, stride, dtype, last)
         with torch.no_grad():
             y, other = pool(*tensors, stride), compiled(*tensors, stride)

@@ -1,0 +1,47 @@
+"""The benchmarks run from the repository alone, and what they compare with computes the same."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import contextpool
+import pytest
+import torch
+
+from program import ROOT
+
+
+@pytest.fixture(scope="module")
+def peers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("peers", ROOT / "bench/peers.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_peer_of_pool1d_is_the_same_function(peers: ModuleType, causal: bool) -> None:
+    x, log_weight, sigma = peers.rows(2, 50, 4)
+    for targets in (50, 3):  # the last ones
+        mine = contextpool.pool1d(x, log_weight, sigma[:, -targets:], causal)
+        torch.testing.assert_close(peers.pool1d(x, log_weight, sigma[:, -targets:], causal), mine)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_peer_of_pool2d_is_the_same_function(peers: ModuleType, stride: int, channels_last: bool) -> None:
+    tensors = peers.maps(2, 4, 9, stride, channels_last=channels_last)
+    mine = contextpool.pool2d(*tensors, (stride, stride))
+    torch.testing.assert_close(peers.pool2d(*tensors, stride), mine, check_stride=False)
+
+
+@pytest.mark.parametrize(
+    "command", [["bench/pool1d.py", "--quick", "--lengths", "32", "--long-lengths", "256"], ["bench/pool2d.py", "--quick"]]
+)
+def test_benchmark_runs_from_the_repository_alone(command: list[str]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "faster" in done.stdout and "| memory / size of x |" in done.stdout
