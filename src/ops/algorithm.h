@@ -7,7 +7,9 @@
 
 namespace contextpool {
 
-// Throws, naming the operator and the choices, for a name that is none of them.
-Algorithm parse_algorithm(std::string_view op, std::string_view name);
+// Throws, naming the operator and its choices, for a name that is none of them. Sequences have all four algorithms,
+// maps no pyramid.
+Algorithm parse_sequence_algorithm(std::string_view op, std::string_view name);
+Algorithm parse_map_algorithm(std::string_view op, std::string_view name);
 
 }  // namespace contextpool

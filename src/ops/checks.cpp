@@ -3,6 +3,33 @@
 #include <c10/util/Exception.h>
 
 namespace contextpool {
+namespace {
+
+template <class Sizes, class Text>
+std::string in_brackets(const Sizes& sizes, const Text& text) {
+  std::string list = "[";
+  for (const auto& n : sizes) list += (list.size() > 1 ? ", " : "") + text(n);
+  return list + "]";
+}
+
+}  // namespace
+
+std::string size(const c10::SymInt& n) {
+  const auto known = n.maybe_as_int();
+  return known ? std::to_string(*known) : n.toSymNode()->str();
+}
+
+std::string size(const at::Tensor& t, int64_t dim) { return size(t.sym_size(dim)); }
+
+std::string shape(c10::SymIntArrayRef sizes) {
+  return in_brackets(sizes, [](const c10::SymInt& n) { return size(n); });
+}
+
+std::string shape(at::IntArrayRef sizes) {
+  return in_brackets(sizes, [](int64_t n) { return std::to_string(n); });
+}
+
+std::string shape(const at::Tensor& t) { return shape(t.sym_sizes()); }
 
 void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma) {
   TORCH_CHECK(x.defined() && log_weight.defined() && sigma.defined(), op, ": ",
@@ -28,8 +55,8 @@ void check_types(std::string_view op, const at::Tensor& x, const at::Tensor& log
 }
 
 void check_grad(std::string_view op, const at::Tensor& grad, const at::Tensor& x, c10::SymIntArrayRef result_sizes) {
-  TORCH_CHECK(grad.sym_sizes() == result_sizes, op, ": the gradient must have the shape of the result, ", result_sizes,
-              ", but is ", grad.sym_sizes());
+  TORCH_CHECK(grad.sym_sizes() == result_sizes, op, ": the gradient must have the shape of the result, ",
+              shape(result_sizes), ", but is ", shape(grad));
   TORCH_CHECK(grad.scalar_type() == x.scalar_type() && grad.device() == x.device(), op, ": the gradient must be ",
               x.scalar_type(), " on ", x.device(), ", but is ", grad.scalar_type(), " on ", grad.device());
 }

@@ -3,10 +3,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
 
+#include <string>
 #include <string_view>
 
 namespace contextpool {
+
+// Sizes as text, "8" and "[2, 8, 4]", for messages. Not by streaming them: with torch 2.11, torch's own printing of a
+// SymInt crashed the process (in Python, built by g++ 13).
+std::string size(const c10::SymInt& n);
+std::string size(const at::Tensor& t, int64_t dim);
+std::string shape(c10::SymIntArrayRef sizes);
+std::string shape(at::IntArrayRef sizes);
+std::string shape(const at::Tensor& t);
 
 // None of them may be missing (None in Python). The other checks assume this; so does differentiation.
 void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma);

@@ -13,24 +13,22 @@ namespace contextpool {
 void check_pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
                   std::string_view algorithm) {
   constexpr std::string_view op = "contextpool::pool1d";
-  parse_algorithm(op, algorithm);
+  parse_sequence_algorithm(op, algorithm);
   check_types(op, x, log_weight, sigma);
-  TORCH_CHECK(x.dim() >= 2, op, ": x must be [..., tokens, channels], but is ", x.sym_sizes());
+  TORCH_CHECK(x.dim() >= 2, op, ": x must be [..., tokens, channels], but is ", shape(x));
   TORCH_CHECK(log_weight.dim() == x.dim() - 1, op, ": log_weight must be [..., tokens] with ", x.dim() - 1,
-              " dimensions beside x ", x.sym_sizes(), ", but is ", log_weight.sym_sizes());
+              " dimensions beside x ", shape(x), ", but is ", shape(log_weight));
   TORCH_CHECK(sigma.dim() == x.dim() - 1, op, ": sigma must be [..., targets] with ", x.dim() - 1,
-              " dimensions beside x ", x.sym_sizes(), ", but is ", sigma.sym_sizes());
+              " dimensions beside x ", shape(x), ", but is ", shape(sigma));
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
     TORCH_SYM_CHECK(log_weight.sym_size(d).sym_eq(x.sym_size(d)).sym_and(sigma.sym_size(d).sym_eq(x.sym_size(d))), op,
-                    ": leading dimensions must be equal (no broadcasting), but are x ", x.sym_sizes(), ", log_weight ",
-                    log_weight.sym_sizes(), ", sigma ", sigma.sym_sizes());
+                    ": leading dimensions must be equal (no broadcasting), but are x ", shape(x), ", log_weight ",
+                    shape(log_weight), ", sigma ", shape(sigma));
   }
-  TORCH_SYM_CHECK(log_weight.sym_size(-1).sym_eq(x.sym_size(-2)), op, ": log_weight has ", log_weight.sym_size(-1),
-                  " tokens but x has ", x.sym_size(-2), " (x ", x.sym_sizes(), ", log_weight ", log_weight.sym_sizes(),
-                  ")");
-  TORCH_SYM_CHECK(sigma.sym_size(-1).sym_le(x.sym_size(-2)), op, ": sigma has ", sigma.sym_size(-1),
-                  " targets but x has only ", x.sym_size(-2), " tokens (x ", x.sym_sizes(), ", sigma ",
-                  sigma.sym_sizes(), ")");
+  TORCH_SYM_CHECK(log_weight.sym_size(-1).sym_eq(x.sym_size(-2)), op, ": log_weight has ", size(log_weight, -1),
+                  " tokens but x has ", size(x, -2), " (x ", shape(x), ", log_weight ", shape(log_weight), ")");
+  TORCH_SYM_CHECK(sigma.sym_size(-1).sym_le(x.sym_size(-2)), op, ": sigma has ", size(sigma, -1),
+                  " targets but x has only ", size(x, -2), " tokens (x ", shape(x), ", sigma ", shape(sigma), ")");
 }
 
 void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,

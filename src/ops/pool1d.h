@@ -9,7 +9,7 @@
 
 namespace contextpool {
 
-// Everything SPEC asks of the inputs; throws with the operator, what was expected and what came.
+// What include/contextpool/ops/pool1d.h asks of the inputs; throws with the operator, what was expected and what came.
 void check_pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
                   std::string_view algorithm);
 void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,

@@ -25,30 +25,28 @@ c10::SymInt targets(const c10::SymInt& size, int64_t stride) {
 
 void check_pool2d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, at::IntArrayRef stride,
                   std::string_view algorithm) {
-  TORCH_CHECK_VALUE(parse_algorithm(kOp, algorithm) != Algorithm::pyramid, kOp,
-                    ": algorithm \"pyramid\" is for sequences only (it merges neighbouring tokens; there is no such "
-                    "scheme for maps here): use \"auto\", \"dense\" or \"window\"");
+  parse_map_algorithm(kOp, algorithm);
   check_types(kOp, x, log_weight, sigma);
   TORCH_CHECK_VALUE(stride.size() == 2 && stride[0] >= 1 && stride[1] >= 1, kOp,
-                    ": stride must be two numbers of at least 1, but is ", stride);
-  TORCH_CHECK(x.dim() == 4, kOp, ": x must be [batch, channels, height, width], but is ", x.sym_sizes());
-  TORCH_CHECK(log_weight.dim() == 3, kOp, ": log_weight must be [batch, height, width] beside x ", x.sym_sizes(),
-              ", but is ", log_weight.sym_sizes());
+                    ": stride must be two numbers of at least 1, but is ", shape(stride));
+  TORCH_CHECK(x.dim() == 4, kOp, ": x must be [batch, channels, height, width], but is ", shape(x));
+  TORCH_CHECK(log_weight.dim() == 3, kOp, ": log_weight must be [batch, height, width] beside x ", shape(x),
+              ", but is ", shape(log_weight));
   TORCH_CHECK(sigma.dim() == 3, kOp, ": sigma must be [batch, ceil(height / stride), ceil(width / stride)] beside x ",
-              x.sym_sizes(), ", but is ", sigma.sym_sizes());
+              shape(x), ", but is ", shape(sigma));
   TORCH_SYM_CHECK(log_weight.sym_size(0).sym_eq(x.sym_size(0)).sym_and(sigma.sym_size(0).sym_eq(x.sym_size(0))), kOp,
-                  ": batch sizes must be equal (no broadcasting), but are x ", x.sym_sizes(), ", log_weight ",
-                  log_weight.sym_sizes(), ", sigma ", sigma.sym_sizes());
+                  ": batch sizes must be equal (no broadcasting), but are x ", shape(x), ", log_weight ",
+                  shape(log_weight), ", sigma ", shape(sigma));
   TORCH_SYM_CHECK(log_weight.sym_size(1).sym_eq(x.sym_size(2)).sym_and(log_weight.sym_size(2).sym_eq(x.sym_size(3))),
-                  kOp, ": log_weight is a map of ", log_weight.sym_size(1), " x ", log_weight.sym_size(2),
-                  " but x is one of ", x.sym_size(2), " x ", x.sym_size(3), " (x ", x.sym_sizes(), ", log_weight ",
-                  log_weight.sym_sizes(), ")");
+                  kOp, ": log_weight is a map of ", size(log_weight, 1), " x ", size(log_weight, 2),
+                  " but x is one of ", size(x, 2), " x ", size(x, 3), " (x ", shape(x), ", log_weight ",
+                  shape(log_weight), ")");
   const auto height = targets(x.sym_size(2), stride[0]);
   const auto width = targets(x.sym_size(3), stride[1]);
   TORCH_SYM_CHECK(sigma.sym_size(1).sym_eq(height).sym_and(sigma.sym_size(2).sym_eq(width)), kOp, ": sigma has ",
-                  sigma.sym_size(1), " x ", sigma.sym_size(2), " targets but x of ", x.sym_size(2), " x ",
-                  x.sym_size(3), " with stride ", stride, " has ", height, " x ", width, " (x ", x.sym_sizes(),
-                  ", sigma ", sigma.sym_sizes(), ")");
+                  size(sigma, 1), " x ", size(sigma, 2), " targets but x of ", size(x, 2), " x ", size(x, 3),
+                  " with stride ", shape(stride), " has ", size(height), " x ", size(width), " (x ", shape(x),
+                  ", sigma ", shape(sigma), ")");
 }
 
 void check_pool2d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,

@@ -7,7 +7,7 @@
 
 namespace contextpool {
 
-// Everything SPEC asks of the inputs; throws with the operator, what was expected and what came.
+// What include/contextpool/ops/pool2d.h asks of the inputs; throws with the operator, what was expected and what came.
 void check_pool2d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, at::IntArrayRef stride,
                   std::string_view algorithm);
 void check_pool2d_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& log_weight,

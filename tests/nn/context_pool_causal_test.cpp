@@ -157,6 +157,7 @@ TEST(ContextPoolPadding, OfNaNGivesFiniteGradientsOfZero) {
   }
 }
 
+// Within a tolerance: at another place of a batch, a matrix product may give a row other bits (MKL does on some CPUs).
 TEST(ContextPoolBatch, OrderAndSizeChangeNothing) {
   for (const auto& options : every_row_option()) {
     SCOPED_TRACE(words(options));
@@ -167,13 +168,6 @@ TEST(ContextPoolBatch, OrderAndSizeChangeNothing) {
     EXPECT_LT(difference(pool(x.index_select(0, order)), y.index_select(0, order)), kFloatTolerance);
     EXPECT_LT(difference(pool(x.slice(0, 3, 4)), y.slice(0, 3, 4)), kFloatTolerance);
   }
-}
-
-TEST(ContextPoolBatch, OrderChangesNoBit) {
-  auto pool = scattered({.features = 64});
-  const auto x = random({5, 133, 64}, torch::kFloat);
-  const auto order = torch::tensor({3, 1, 4, 0, 2});
-  EXPECT_TRUE(torch::equal(pool(x.index_select(0, order)), pool(x).index_select(0, order)));
 }
 
 TEST(ContextPoolBatch, OfMapsChangesNothing) {

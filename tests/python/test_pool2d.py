@@ -325,7 +325,7 @@ BAD = {
     "integers": ((X.int(), L, S), {}, ("x", "Int")),
     "float64 weights": ((X, L.double(), S), {}, ("log_weight", "Float", "Double")),
     "two devices": ((X, L.to("meta"), S), {}, ("device", "cpu", "meta")),
-    "unknown algorithm": ((X, L, S), {"algorithm": "fast"}, ("algorithm", "window", "fast")),
+    "unknown algorithm": ((X, L, S), {"algorithm": "fast"}, ('must be "auto", "dense" or "window"', "fast")),
     "pyramid": ((X, L, S), {"algorithm": "pyramid"}, ("pyramid", "sequences", '"window"')),
 }
 

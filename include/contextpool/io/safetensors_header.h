@@ -1,7 +1,10 @@
 // The header of a safetensors file, apart from tensors and torch:
+//
 //   8 bytes   n, little-endian
-//   n bytes   a JSON object: name -> {"dtype", "shape", "data_offsets": [begin, end)}, and "__metadata__": {string:
-//   string} the rest  the tensors' bytes, one after the other, no gap, nothing after the last
+//   n bytes   a JSON object: name -> {"dtype", "shape", "data_offsets": [begin, end)},
+//             and "__metadata__": {string: string}
+//   the rest  the tensors' bytes, one after the other, no gap, nothing after the last
+//
 // Parsing believes nothing: what it returns describes tensors that lie within the file, in order, with sizes that fit
 // their dtypes and shapes and can be counted in 63 bits.
 #pragma once

@@ -1,7 +1,7 @@
 // AdamW (decoupled weight decay) by PyTorch's fused kernel, on the CPU and on a GPU:
 //
-//   m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   p <- p - lr decay p - lr (m / (1 - b1^t)) / (sqrt(v / (1 -
-//   b2^t)) + eps)
+//   m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,
+//   p <- p - lr decay p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 //
 // Only parameters with two or more dimensions decay: matrices, embeddings and convolutions; biases and norms do not.
 #pragma once

@@ -1,6 +1,7 @@
 // Picks the kernels for the machine the program runs on.
 #include "kernels/cpu/pool1d.h"
 
+#include "kernels/cpu/instructions.h"
 #include "kernels/cpu/pool1d_arch.h"
 
 namespace contextpool::cpu {
@@ -9,23 +10,18 @@ namespace {
 struct Kernels {
   decltype(&portable::pool1d) forward = portable::pool1d;
   decltype(&portable::pool1d_backward) backward = portable::pool1d_backward;
-
-  Kernels() {
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl")) {
-      forward = avx512::pool1d;
-      backward = avx512::pool1d_backward;
-    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-      forward = avx2::pool1d;
-      backward = avx2::pool1d_backward;
-    }
-#endif
-  }
 };
 
+Kernels kernels_for([[maybe_unused]] Instructions set) {
+#ifdef __x86_64__
+  if (set == Instructions::avx512) return {avx512::pool1d, avx512::pool1d_backward};
+  if (set == Instructions::avx2) return {avx2::pool1d, avx2::pool1d_backward};
+#endif
+  return {};
+}
+
 const Kernels& kernels() {
-  static const Kernels chosen;
+  static const Kernels chosen = kernels_for(instructions());
   return chosen;
 }
 

@@ -290,7 +290,7 @@ class Row {
   // body(run, strip, visitors) over the strips of a tile.
   template <class Body>
   static void for_strips(const Strips& strips, const T* weights, const Body& body) {
-    for (const Run& run : strips) {
+    for (const StripRun& run : strips) {
       for (std::int64_t k = run.first; k < run.first + run.count; ++k) {
         const std::uint64_t mask = strips.mask(run, k);
         if (mask != 0) body(run, k, Visitors<T>{mask, strips.slots(run), weights + k * kStrip});
@@ -308,7 +308,7 @@ class Row {
       constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
       constexpr int width = vectors * kLanes<T>;
       std::memset(sums, 0, static_cast<std::size_t>(work.count) * width * sizeof(T));
-      for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+      for_strips(work.strips, weights, [&](const StripRun& run, std::int64_t k, const Visitors<T>& visitors) {
         with_rows(run.level, k * kStrip, (k + 1) * kStrip,
                   [&](const auto& rows) { pool_strip(chunk, rows, visitors, sums); });
       });
@@ -363,7 +363,7 @@ class Row {
       copy_row(in_.channels, dy + work.members[k].target * in_.channels, work.panel.data() + k * width);
     }
     work.strips.assign(work.members.data(), work.count, [](const Member&) { return true; });
-    for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+    for_strips(work.strips, weights, [&](const StripRun& run, std::int64_t k, const Visitors<T>& visitors) {
       with_rows(run.level, k * kStrip, (k + 1) * kStrip, [&](const auto& rows) {
         copy_rows<kStrip>(in_.channels, rows, run.level < 0 ? origin_.data() : nullptr, work.strip.data());
       });
@@ -494,7 +494,7 @@ class Row {
       return Rows<double>{rows.row(begin), rows.stride, end - begin};
     };
     const auto for_own = [&](const auto& body) {
-      for_strips(work.strips, weights, [&](const Run& run, std::int64_t k, const Visitors<T>& visitors) {
+      for_strips(work.strips, weights, [&](const StripRun& run, std::int64_t k, const Visitors<T>& visitors) {
         if (share.has(run.level, k * kStrip)) body(run.level, k * kStrip, visitors);
       });
     };

@@ -26,7 +26,7 @@ struct Slot {
 
 // Strips first..first + count of one level, and the slots that have sources there: bit s of a strip's mask stands for
 // slot s of the run.
-struct Run {
+struct StripRun {
   static constexpr int kSlots = 64;
   int level;
   std::int64_t first;
@@ -46,8 +46,8 @@ class Strips {
     std::int64_t masks = 0;
     for (int k = 0; k < pieces_count_; ++k) {
       const Piece& piece = pieces_[k];
-      Run* run = runs_count_ > 0 ? &runs_[runs_count_ - 1] : nullptr;
-      if (run == nullptr || run->slots == Run::kSlots || run->level != piece.level ||
+      StripRun* run = runs_count_ > 0 ? &runs_[runs_count_ - 1] : nullptr;
+      if (run == nullptr || run->slots == StripRun::kSlots || run->level != piece.level ||
           piece.first > run->first + run->count + kGap) {
         if (run != nullptr) masks += run->count;
         run = &runs_[runs_count_++];
@@ -63,10 +63,10 @@ class Strips {
     fill_masks(masks);
   }
 
-  const Run* begin() const { return runs_.data(); }
-  const Run* end() const { return runs_.data() + runs_count_; }
-  const Slot* slots(const Run& run) const { return slots_.data() + run.slot; }
-  std::uint64_t mask(const Run& run, std::int64_t strip) const { return masks_[run.mask + strip - run.first]; }
+  const StripRun* begin() const { return runs_.data(); }
+  const StripRun* end() const { return runs_.data() + runs_count_; }
+  const Slot* slots(const StripRun& run) const { return slots_.data() + run.slot; }
+  std::uint64_t mask(const StripRun& run, std::int64_t strip) const { return masks_[run.mask + strip - run.first]; }
 
  private:
   static constexpr std::int64_t kGap = 8;  // empty strips that do not end a run
@@ -115,7 +115,7 @@ class Strips {
   void fill_masks(std::int64_t count) {
     masks_.reserve(count);
     for (std::int64_t k = 0; k < count; ++k) masks_[k] = 0;
-    for (const Run& run : *this) {
+    for (const StripRun& run : *this) {
       for (int s = 0; s < run.slots; ++s) {
         const Piece& piece = pieces_[run.slot + s];
         std::uint64_t* masks = masks_.data() + run.mask - run.first;
@@ -127,7 +127,7 @@ class Strips {
   Buffer<Piece> unsorted_;
   Buffer<Piece> pieces_;
   Buffer<Slot> slots_;
-  Buffer<Run> runs_;
+  Buffer<StripRun> runs_;
   Buffer<std::uint64_t> masks_;
   int pieces_count_ = 0;
   int runs_count_ = 0;

@@ -88,7 +88,7 @@ class Map {
       const auto inverse = static_cast<T>(1 / disc.sum);
       for_chunks<T, kChunk>(in_.channels, [&](const auto& chunk) {
         Vec<T> sum[std::decay_t<decltype(chunk)>::kVectors] = {};
-        for (const Run& run : work.runs) add_rows(chunk, rows_of(run), disc.weight.data() + run.offset, sum);
+        for (const PixelRun& run : work.runs) add_rows(chunk, rows_of(run), disc.weight.data() + run.offset, sum);
         for (int v = 0; v < chunk.kVectors; ++v) chunk.store_at(out, v, sum[v] * inverse);
       });
     });
@@ -136,7 +136,7 @@ class Map {
             weights_};
   }
 
-  Rows<const S> rows_of(const Run& run) const {
+  Rows<const S> rows_of(const PixelRun& run) const {
     return {in_.x + (run.i * in_.width + run.j) * in_.channels, in_.channels, run.count};
   }
 
@@ -181,7 +181,7 @@ class Map {
       constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
       Vec<T> sum[vectors] = {};
       Vec<T> sum_square[vectors] = {};
-      for (const Run& run : work.runs) {
+      for (const PixelRun& run : work.runs) {
         add_rows_twice(chunk, rows_of(run), origin_.data(), disc.weight.data() + run.offset,
                        disc.square.data() + run.offset, sum, sum_square);
       }
@@ -278,7 +278,7 @@ class Map {
   }
 
   void spread_mean(const Runs& runs, const T* weights, double mean, double* means) const {
-    for (const Run& run : runs) {
+    for (const PixelRun& run : runs) {
       const T* weight = weights + run.offset;
       double* out = means + run.i * in_.width + run.j;
       for (std::int64_t k = 0; k < run.count; ++k) {
@@ -287,7 +287,7 @@ class Map {
     }
   }
 
-  Rows<double> sums_of(const Run& run, double* sums) const {
+  Rows<double> sums_of(const PixelRun& run, double* sums) const {
     return {sums + (run.i * in_.width + run.j) * in_.channels, in_.channels, run.count};
   }
 
@@ -295,7 +295,7 @@ class Map {
   void spread_one(const C& chunk, const Runs& runs, const T* weights, const S* dy, double* sums) const {
     Vec<T> value[C::kVectors];
     for (int v = 0; v < C::kVectors; ++v) value[v] = chunk.load_at(dy, v);
-    for (const Run& run : runs) spread_rows(chunk, sums_of(run, sums), weights + run.offset, value);
+    for (const PixelRun& run : runs) spread_rows(chunk, sums_of(run, sums), weights + run.offset, value);
   }
 
   // A value that is not finite must not meet the weights of 0 that others have: then each target goes alone.
@@ -310,7 +310,7 @@ class Map {
       }
     }
     if (sum_lanes(rest) == 0) {
-      for (const Run& run : work.runs) {
+      for (const PixelRun& run : work.runs) {
         const T* weights[kGroup];
         for (int k = 0; k < kGroup; ++k) weights[k] = work.weights[k].weight.data() + run.offset;
         spread_rows_group<kGroup>(chunk, sums_of(run, sums), weights, value);

@@ -202,7 +202,7 @@ class DiscPlanner {
 };
 
 // Pixels of one image row, and where their weights are: at `offset`, with room to whole vectors.
-struct Run {
+struct PixelRun {
   std::int64_t i;
   std::int64_t j;
   std::int64_t count;
@@ -232,12 +232,12 @@ class Runs {
     }
   }
 
-  const Run* begin() const { return runs_.data(); }
-  const Run* end() const { return runs_.data() + count_; }
+  const PixelRun* begin() const { return runs_.data(); }
+  const PixelRun* end() const { return runs_.data() + count_; }
   std::int64_t size() const { return size_; }
 
  private:
-  Buffer<Run> runs_;
+  Buffer<PixelRun> runs_;
   std::int64_t count_ = 0;
   std::int64_t size_ = 0;
 };
@@ -261,7 +261,7 @@ struct DiscWeights {
     const auto nothing = Vec<double>{} - kInfinity;
     Vec<double> total = {};
     Vec<double> total_square = {};
-    for (const Run& run : runs) {
+    for (const PixelRun& run : runs) {
       const double* bits = map.row(run.i) + run.j;
       const auto di2 = static_cast<double>((target.i - run.i) * (target.i - run.i));
       auto dj = static_cast<double>(run.j - target.j) + iota();

@@ -1,8 +1,10 @@
 // What the tiled kernels share: the problem as they see it, one record per target, the tree's layout.
 //
 // A target i weighs a source row r (a token, or a node of a block) at position p_r with
-//   a_ir = 2^(e_r - E_i - (u_i (i - p_r))^2),   u_i = sqrt(log2(e) / 2) / sigma_i,   y_i = sum_r a_ir X_r / sum_r a_ir
-//   m_r.
+//
+//   a_ir = 2^(e_r - E_i - (u_i (i - p_r))^2),   u_i = sqrt(log2(e) / 2) / sigma_i,
+//   y_i = sum_r a_ir X_r / sum_r a_ir m_r.
+//
 // Tokens: X = x, m = 1, e = l log2(e). Nodes: X and m are the block's moments, e its exponent. E_i is an integer, so
 // that it changes no bit.
 #pragma once

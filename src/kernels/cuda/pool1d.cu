@@ -60,7 +60,8 @@ Scratch lay_out(const Pool1d& in, void* kept) {
   p.sigma = static_cast<const float*>(in.sigma);
   p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
               in.x_batch_stride * sizeof(T) % 16 == 0;
-  const bool few = in.targets * kMany<in.tokens, is_long = in.tokens>(few ? kLongForFew : kLongSequence);
+  const bool few = in.targets * kMany < in.tokens;
+  const bool is_long = in.tokens > (few ? kLongForFew : kLongSequence);
   const bool automatic = in.algorithm == Algorithm::automatic;
   if (in.algorithm == Algorithm::pyramid || (automatic && is_long)) p.tree = make_tree(p.tokens, p.batch);
   p.least_size = automatic && few ? least_size_of_few(in.tokens) : 0.f;

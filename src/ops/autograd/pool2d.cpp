@@ -56,7 +56,7 @@ class Pool2dBackwardFunction : public torch::autograd::Function<Pool2dBackwardFu
 
 void check_stride(at::IntArrayRef stride) {
   TORCH_CHECK_VALUE(stride.size() == 2, "contextpool::pool2d: stride must be two numbers of at least 1, but is ",
-                    stride);
+                    shape(stride));
 }
 
 at::Tensor pool2d_autograd(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,

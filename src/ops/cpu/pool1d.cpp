@@ -28,7 +28,7 @@ struct Inputs {
     args.targets = sigma.size(-1);
     args.channels = this->x.size(2);
     args.causal = causal;
-    args.algorithm = parse_algorithm("contextpool::pool1d", algorithm);
+    args.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
     args.type = storage_type(x);
     args.x = this->x.const_data_ptr();
     args.x_batch_stride = this->x.stride(0);

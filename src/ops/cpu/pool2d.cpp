@@ -29,7 +29,7 @@ struct Inputs {
     args.stride_h = stride[0];
     args.stride_w = stride[1];
     args.channels_last = format == at::MemoryFormat::ChannelsLast;
-    args.algorithm = parse_algorithm("contextpool::pool2d", algorithm);
+    args.algorithm = parse_map_algorithm("contextpool::pool2d", algorithm);
     args.type = storage_type(x);
     args.x = this->x.const_data_ptr();
     args.log_weight = this->log_weight.const_data_ptr();

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include "ops/algorithm.h"
+#include "ops/checks.h"
 #include "ops/pool1d.h"
 #include "ops/storage.h"
 
@@ -49,13 +50,13 @@ struct Inputs {
          std::string_view algorithm)
       : x(as_rows(x)), log_weight(log_weight.contiguous()), sigma(sigma.contiguous()) {
     TORCH_CHECK(this->x.size(1) < (1 << 28), "contextpool::pool1d: sequences on CUDA may have up to 2^28 - 1 tokens, ",
-                "but x is ", x.sizes());
+                "but x is ", shape(x));
     args.batch = this->x.size(0);
     args.tokens = this->x.size(1);
     args.targets = sigma.size(-1);
     args.channels = this->x.size(2);
     args.causal = causal;
-    args.algorithm = parse_algorithm("contextpool::pool1d", algorithm);
+    args.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
     args.type = storage_type(x);
     args.x = this->x.const_data_ptr();
     args.x_batch_stride = this->x.stride(0);

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "ops/algorithm.h"
+#include "ops/checks.h"
 #include "ops/pool2d.h"
 #include "ops/storage.h"
 
@@ -27,7 +28,7 @@ struct Inputs {
         sigma(sigma.contiguous()) {
     TORCH_CHECK(x.size(2) <= cuda::Pool2d::kMaxSide && x.size(3) <= cuda::Pool2d::kMaxSide,
                 "contextpool::pool2d: maps on CUDA may have up to ", cuda::Pool2d::kMaxSide,
-                " pixels a side, but x is ", x.sizes());
+                " pixels a side, but x is ", shape(x));
     args.batch = x.size(0);
     args.channels = x.size(1);
     args.height = static_cast<int>(x.size(2));
@@ -37,12 +38,12 @@ struct Inputs {
     args.stride_h = static_cast<int>(std::min(stride[0], x.size(2)));
     args.stride_w = static_cast<int>(std::min(stride[1], x.size(3)));
     args.channels_last = format == at::MemoryFormat::ChannelsLast;
-    args.algorithm = parse_algorithm("contextpool::pool2d", algorithm);
+    args.algorithm = parse_map_algorithm("contextpool::pool2d", algorithm);
     args.type = storage_type(x);
     args.x = this->x.const_data_ptr();
     args.log_weight = this->log_weight.const_data_ptr();
     args.sigma = this->sigma.const_data_ptr();
-    TORCH_CHECK(cuda::pool2d_fits(args), "contextpool::pool2d: x of ", x.sizes(),
+    TORCH_CHECK(cuda::pool2d_fits(args), "contextpool::pool2d: x of ", shape(x),
                 " is more than one call on CUDA can take: split the batch");
   }
 
