@@ -1,7 +1,5 @@
 #include "contextpool/eval/model_file.h"
 
-#include <nlohmann/json.hpp>
-
 #include "contextpool/io/checkpoint.h"
 #include "nn/names.h"
 
@@ -45,16 +43,14 @@ models::LanguageModel build(const models::LanguageModelOptions& options, const s
 }  // namespace
 
 io::Metadata model_metadata(const models::LanguageModelOptions& options) {
-  return {{"format", "pt"}, {kModelKey, models::to_json(options).dump()}};
+  return {{"format", "pt"}, {kModelKey, models::to_json(options)}};
 }
 
 models::LanguageModelOptions model_options(const io::Metadata& metadata, const std::filesystem::path& file) {
   const auto found = metadata.find(kModelKey);
   TORCH_CHECK_VALUE(found != metadata.end(), file.string(), ": its metadata has no \"", kModelKey,
                     "\": not a model of contextpool");
-  const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK_VALUE(json.is_object(), file.string(), ": the metadata \"", kModelKey, "\" is not a JSON object");
-  return models::from_json(json, file.string());
+  return models::from_json(found->second, file.string());
 }
 
 models::LanguageModel load_model(const std::filesystem::path& file, torch::Device device) {

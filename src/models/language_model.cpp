@@ -70,14 +70,15 @@ nn::Block make_block(const LanguageModelOptions& options, int64_t layer) {
 
 }  // namespace
 
-nlohmann::json to_json(const LanguageModelOptions& options) {
+std::string to_json(const LanguageModelOptions& options) {
   nlohmann::json json;
   for_each_option(options, [&](const char* name, const auto& value, const char*) { json[name] = value; });
-  return json;
+  return json.dump();
 }
 
-LanguageModelOptions from_json(const nlohmann::json& json, const std::string& who) {
-  TORCH_CHECK_VALUE(json.is_object(), who, ": the model's options must be a JSON object, but are ", json.dump());
+LanguageModelOptions from_json(const std::string& text, const std::string& who) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  TORCH_CHECK_VALUE(json.is_object(), who, ": the model's options are not a JSON object");
   LanguageModelOptions options;
   std::vector<std::string> known;
   for_each_option(options, [&](const char* name, auto& value, const char*) {

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "cases.h"
 
 namespace contextpool::testing {
@@ -89,7 +87,7 @@ TEST_P(EveryModel, DoesNotDependOnTheRestOfTheBatch) {
 TEST_P(EveryModel, SurvivesJson) {
   const auto& options = GetParam().options;
   const auto json = models::to_json(options);
-  const auto back = models::from_json(nlohmann::json::parse(json.dump()));
+  const auto back = models::from_json(json);
   EXPECT_EQ(models::to_json(back), json);
   torch::manual_seed(1);
   LanguageModel model(options);
@@ -219,7 +217,7 @@ std::string message_of(const std::function<void()>& f) {
 
 TEST(LanguageModelOptions, RefuseWhatTheyDoNotKnow) {
   const auto from = [](const char* text) {
-    return message_of([&] { models::from_json(nlohmann::json::parse(text), "run/model.safetensors"); });
+    return message_of([&] { models::from_json(text, "run/model.safetensors"); });
   };
   const auto unknown = from(R"({"layers": 3, "pool_ration": 0.2})");
   EXPECT_NE(unknown.find("run/model.safetensors"), std::string::npos) << unknown;
@@ -230,7 +228,7 @@ TEST(LanguageModelOptions, RefuseWhatTheyDoNotKnow) {
   EXPECT_NE(from(R"({"dropout": "0.1"})").find("dropout must be a number"), std::string::npos);
   EXPECT_NE(from(R"({"mixer": 1})").find("mixer must be a word"), std::string::npos);
   EXPECT_NE(from("[]").find("JSON object"), std::string::npos);
-  EXPECT_EQ(models::from_json(nlohmann::json::parse(R"({"layers": 3})")).layers, 3);
+  EXPECT_EQ(models::from_json(R"({"layers": 3})").layers, 3);
 }
 
 TEST(LanguageModelOptions, RefuseWhatCannotBeBuilt) {

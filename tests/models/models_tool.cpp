@@ -3,7 +3,6 @@
 //                  says of some tokens
 //   read FOLDER    for every NAME.safetensors: reads it and NAME.tokens.safetensors, writes NAME.logits.safetensors
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "cases.h"
 #include "contextpool/io/safetensors.h"
@@ -20,7 +19,7 @@ void write(const fs::path& folder) {
     const auto tokens = random_tokens(2, 70);
     const torch::NoGradGuard no_grad;
     io::write_safetensors(folder / (name + ".safetensors"), io::named_tensors(*model),
-                          {{"contextpool.model", models::to_json(options).dump()}});
+                          {{"contextpool.model", models::to_json(options)}});
     io::write_safetensors(folder / (name + ".logits.safetensors"), {{"tokens", tokens}, {"logits", model(tokens)}});
   }
 }
@@ -36,7 +35,7 @@ void read(const fs::path& folder) {
     for (const auto& [key, value] : file.metadata()) {
       if (key == "contextpool.model") text = value;
     }
-    models::LanguageModel model(models::from_json(nlohmann::json::parse(text), path));
+    models::LanguageModel model(models::from_json(text, path));
     model->eval();
     const torch::NoGradGuard no_grad;
     io::load_into(io::named_tensors(*model), file.tensors(), path.string());

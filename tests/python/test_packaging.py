@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def run(*command: str | Path, cwd: Path, ok: bool = True) -> str:
     # A user's shell: nothing of the source tree, the outer make or the test run in its environment.
     hidden = ("PYTHON", "MAKE", "MFLAGS", "CMAKE_PREFIX_PATH", "Torch_DIR")
     env = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True)
+    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, errors="replace")
     assert (done.returncode == 0) == ok, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -42,14 +43,25 @@ def install(wheel: Path, python: Path) -> None:
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=python.parent)
 
 
-def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path / "env", Path(torch.__file__).parents[1])
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel, which sees the packages beside this torch."""
+    python = environment(tmp_path_factory.mktemp("wheel") / "env", *packages())
     install(wheel, python)
+    return python
+
+
+def packages() -> list[Path]:
+    """The folders that this Python's torch, safetensors and pip come from."""
+    return list(dict.fromkeys(Path(find_spec(name).origin).parents[1] for name in ("torch", "safetensors", "pip")))
+
+
+def test_wheel_works_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
     script = f"""
 import sys, torch
 before = set(sys.modules)
 import contextpool
-assert contextpool.__file__.startswith({str(tmp_path)!r}), contextpool.__file__
+assert contextpool.__file__.startswith({str(installed.parents[1])!r}), contextpool.__file__
 foreign = {{m.split('.')[0] for m in set(sys.modules) - before}} - {{'contextpool'}} - set(sys.stdlib_module_names)
 assert not foreign, foreign
 assert torch.allclose({POOL}, torch.full((1, 9, 2), 3.0))
@@ -59,55 +71,111 @@ assert len(gomp) <= 1, gomp
 print(contextpool.__version__)
 """
     cmake = (ROOT / "CMakeLists.txt").read_text()
-    assert f"VERSION {run(python, '-c', script, cwd=tmp_path).strip()} " in cmake
+    assert f"VERSION {run(installed, '-c', script, cwd=tmp_path).strip()} " in cmake
 
 
-def test_wheel_asks_for_the_torch_it_was_built_with(wheel: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path / "env")
-    install(wheel, python)
-    script = "from importlib.metadata import requires; print(*requires('contextpool'))"
+def test_wheel_trains_a_model_that_python_loads(installed: Path, text: Path, tmp_path: Path) -> None:
+    command = installed.parent / "contextpool"
+    run(command, "train", "--preset", "tiny", "--data", text, "--steps", "3", "--run", "tiny", cwd=tmp_path)
+    script = """
+import torch
+from contextpool.models import LanguageModel
+print(tuple(LanguageModel.load("tiny")(torch.tensor([list(b"def main(argv):")])).shape))
+"""
+    assert run(installed, "-c", script, cwd=tmp_path).strip() == "(1, 15, 256)"
+    options = ["generate", "--run", "tiny", "--prompt", "def ", "--tokens", "9"]
+    assert run(command, *options, cwd=tmp_path) == run(installed, "-m", "contextpool", *options, cwd=tmp_path)
+    assert "unknown subcommand" in run(installed, "-m", "contextpool", "trane", cwd=tmp_path, ok=False)
+
+
+def test_wheel_says_what_it_is_and_needs(installed: Path, tmp_path: Path) -> None:
+    assert "No broken requirements found" in run(sys.executable, "-m", "pip", "--python", installed, "check", cwd=tmp_path)
+    script = """
+from importlib.metadata import metadata, requires
+about = metadata("contextpool")
+print(*requires("contextpool"))
+assert about["Author"] and about["Summary"] and about["Keywords"] and about["License-Expression"] == "MIT"
+assert "Typing :: Typed" in about.get_all("Classifier")
+assert about["Description-Content-Type"] == "text/markdown"
+"""
     minor = ".".join(version("torch").split(".")[:2])
-    assert run(python, "-c", script, cwd=tmp_path).strip() == f"torch=={minor}.*"
+    assert run(installed, "-c", script, cwd=tmp_path).strip() == f"torch=={minor}.* safetensors>=0.4"
 
 
 def test_wheel_names_both_versions_beside_another_torch(wheel: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "torch"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text('__version__ = "2.1.2+cpu"\n')
+    (other.parent / "torch-2.1.2.dist-info").mkdir()
+    (other.parent / "torch-2.1.2.dist-info/METADATA").write_text("Name: torch\nVersion: 2.1.2+cpu\n")
     python = environment(tmp_path / "env", other.parent)
     install(wheel, python)
     minor = ".".join(torch.__version__.split(".")[:2])
+    expected = f"was built for torch {minor}, but torch 2.1.2+cpu is installed; install torch=={minor}.*"
     message = run(python, "-c", "import contextpool", cwd=tmp_path, ok=False).strip().splitlines()[-1]
-    assert message.startswith("ImportError: contextpool ")
-    assert f"was built for torch {minor}, but torch 2.1.2+cpu is installed; install torch=={minor}.*" in message
+    assert message.startswith("ImportError: contextpool ") and expected in message
+    assert expected in run(python.parent / "contextpool", "models", cwd=tmp_path, ok=False)
+
+
+def run_paths(binary: Path) -> list[str]:
+    dynamic = run("readelf", "-d", binary, cwd=binary.parent)
+    lines = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "RUNPATH" in line or "RPATH" in line]
+    return [path for line in lines for path in line.split(":")]
 
 
 def test_wheel_knows_no_path_of_the_machine_it_was_built_on(wheel: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(wheel, tmp_path, "zip")
-    dynamic = run("readelf", "-d", tmp_path / "contextpool/lib/libcontextpool_ops.so", cwd=tmp_path)
-    paths = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "RUNPATH" in line or "RPATH" in line]
-    assert paths == ["$ORIGIN/../../torch/lib"]
+    assert run_paths(tmp_path / "contextpool/lib/libcontextpool_ops.so") == ["$ORIGIN/../../torch/lib"]
+    assert run_paths(tmp_path / "contextpool/bin/contextpool") == ["$ORIGIN/../lib", "$ORIGIN/../../torch/lib"]
 
 
-def build_consumer(tmp_path: Path, prefix: Path, ok: bool = True) -> str:
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `cmake --install` makes, in a Python environment whose torch is its own."""
+    folder = tmp_path_factory.mktemp("prefix") / "env"
+    environment(folder)
+    link = next(folder.glob("lib/python*/site-packages")) / "torch"
+    link.symlink_to(Path(torch.__file__).parent)
+    run("cmake", "--install", ROOT / "build", "--prefix", folder, cwd=folder)
+    return folder
+
+
+def build_consumer(tmp_path: Path, prefix: Path | str, *options: str, ok: bool = True) -> str:
     shutil.copytree(ROOT / "tests/packages/consumer", tmp_path / "consumer")
-    return run("cmake", "-S", "consumer", "-B", "out", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
-               f"-DPython3_EXECUTABLE={sys.executable}", cwd=tmp_path, ok=ok)  # fmt: skip
+    said = run("cmake", "-S", "consumer", "-B", "out", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+               f"-DPython3_EXECUTABLE={sys.executable}", *options, cwd=tmp_path, ok=ok)  # fmt: skip
+    return " ".join(said.split())
 
 
-def test_a_cmake_project_finds_and_uses_the_installed_package(tmp_path: Path) -> None:
-    prefix = tmp_path / "prefix"
-    run("cmake", "--install", ROOT / "build", "--prefix", prefix, cwd=tmp_path)
-    assert "cp-transformer-12" in run(prefix / "bin/contextpool", "models", cwd=tmp_path)
+def test_installed_program_uses_the_torch_of_the_environment_it_is_in(prefix: Path, tmp_path: Path) -> None:
+    program = prefix / "bin/contextpool"
+    assert "cp-transformer-12" in run(program, "models", cwd=tmp_path)
+    libraries = run("ldd", program, cwd=tmp_path)
+    assert f"{prefix}/bin/../lib/python" in libraries and str(ROOT) not in libraries, libraries
+
+
+def test_a_cmake_project_finds_and_uses_the_installed_package(prefix: Path, tmp_path: Path) -> None:
     build_consumer(tmp_path, prefix)
     run("cmake", "--build", "out", cwd=tmp_path)
     assert "pooled; refused: contextpool::pool1d: " in run("out/consumer", cwd=tmp_path)
-    assert "trained; refused: ContextPool1d: causal needs" in run("out/module", cwd=tmp_path)
+    assert "trained, saved and loaded; refused: ContextPool1d: causal needs" in run("out/library", cwd=tmp_path)
 
 
-def test_the_cmake_package_refuses_another_libtorch(tmp_path: Path) -> None:
-    prefix, libtorch = tmp_path / "prefix", tmp_path / "libtorch"
-    run("cmake", "--install", ROOT / "build", "--prefix", prefix, cwd=tmp_path)
+def test_the_cmake_package_names_its_components(prefix: Path, tmp_path: Path) -> None:
+    said = build_consumer(tmp_path, prefix, "-DCOMPONENTS=nn;vision", ok=False)
+    assert "ContextPool has no component vision: there are ops nn models io data train eval" in said
+
+
+def test_installed_headers_need_nothing_but_torch(prefix: Path) -> None:
+    own = {path.relative_to(prefix / "include").as_posix() for path in (prefix / "include/contextpool").rglob("*.h")}
+    needed = {line.split()[1].strip('<>"') for name in own for line in (prefix / "include" / name).read_text().splitlines()
+              if line.startswith("#include")}  # fmt: skip
+    foreign = {name for name in needed - own if "." in name and not name.startswith(("torch/", "ATen/", "c10/"))}
+    assert not foreign
+
+
+def test_the_cmake_package_refuses_another_libtorch(prefix: Path, tmp_path: Path) -> None:
+    libtorch = tmp_path / "libtorch"
     for name, text in {
         "include/ATen/ATen.h": "",
         "lib/libtorch_cpu.so": "",
@@ -117,5 +185,5 @@ def test_the_cmake_package_refuses_another_libtorch(tmp_path: Path) -> None:
     }.items():
         (libtorch / name).parent.mkdir(parents=True, exist_ok=True)
         (libtorch / name).write_text(text)
-    output = " ".join(build_consumer(tmp_path, f"{libtorch};{prefix}", ok=False).split())
+    output = build_consumer(tmp_path, f"{libtorch};{prefix}", ok=False)
     assert "ContextPool was built for LibTorch" in output and "but this is 2.1.2" in output

@@ -9,7 +9,6 @@
 
 #include <torch/torch.h>
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -84,10 +83,10 @@ void for_each_option(Options& options, F f) {
 // layers each.
 nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 
-// Every option by name. from_json takes those missing at their default and refuses, with the nearest name, what it does
-// not know. `who` opens its messages: a file's name, or the model's.
-nlohmann::json to_json(const LanguageModelOptions& options);
-LanguageModelOptions from_json(const nlohmann::json& json, const std::string& who = "language model");
+// Every option by name, as the text of a JSON object. from_json takes those missing at their default and refuses, with
+// the nearest name, what it does not know. `who` opens its messages: a file's name, or the model's.
+std::string to_json(const LanguageModelOptions& options);
+LanguageModelOptions from_json(const std::string& text, const std::string& who = "language model");
 
 // What the blocks remember of the symbols seen so far.
 struct LanguageModelCache {
