@@ -22,43 +22,15 @@ from pathlib import Path
 import torch
 from stopwatch import copy_rate, medians_ms, replay_of
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tests/python")]
 from peers import compiled_pool1d  # noqa: E402
+from pool1d_cases import Inputs, Reference  # noqa: E402
 
 INF = float("inf")
 
 
-# ---------------------------------------------------------------------------------------------- the formula, in float64
-
-
-def formula(x, l, sigma, causal, dy):
-    """y, dx, dl, dsigma of the dense formula in float64, and sum_j p t^2 / sigma^3 per target."""
-    x, l, sigma, dy = (t.double() for t in (x, l, sigma, dy))
-    n, m = x.shape[1], sigma.shape[1]
-    i = torch.arange(n - m, n, device=x.device, dtype=torch.float64)[:, None]
-    j = torch.arange(n, device=x.device, dtype=torch.float64)[None, :]
-    t2 = (i - j) ** 2
-    s = sigma[:, :, None]
-    exists = (t2 == 0) | ((s > 0) & (t2 <= 160 * s * s))
-    if causal:
-        exists = exists & (j <= i)
-    exists = exists & (l[:, None, :] > -INF)
-    score = l[:, None, :] - torch.where(t2 == 0, torch.zeros_like(s), t2 / (2 * s * s))
-    score = score.masked_fill(~exists, -INF)
-    top = score.amax(-1, keepdim=True).clamp(min=-1e300)
-    a = torch.exp(score - top).masked_fill(~exists, 0)
-    z = a.sum(-1, keepdim=True)
-    p = torch.where(z > 0, a / z.clamp(min=1e-300), torch.zeros_like(a))
-    x = x.masked_fill((l == -INF)[:, :, None], 0)
-    y = p @ x
-    q = dy @ x.transpose(1, 2)
-    c = (p * q).sum(-1, keepdim=True)
-    pt = torch.where((t2 == 0) | (p == 0), torch.zeros_like(p), p * t2 / s**3)
-    return y, p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1), pt.sum(-1)
-
-
 def dense(x, l, sigma, causal):
-    """The same formula written densely in PyTorch, the average in x's own dtype."""
+    """The formula written densely in PyTorch, the average in x's own dtype."""
     dead = l == -INF
     n, m = x.shape[1], sigma.shape[1]
     i = torch.arange(n - m, n, device=x.device, dtype=torch.float32)[:, None]
@@ -69,14 +41,6 @@ def dense(x, l, sigma, causal):
         gone = gone | (j > i)
     score = score.masked_fill(gone, -1e30)
     return torch.softmax(score, -1).masked_fill(gone, 0).to(x.dtype) @ x
-
-
-def pytorch(x, l, sigma, causal, dy):
-    """Its y, dx, dl, dsigma: the yardstick for half precision."""
-    x = x.masked_fill((l == -INF)[:, :, None], 0).detach().requires_grad_()
-    l, sigma = (t.detach().clone().requires_grad_() for t in (l, sigma))
-    y = dense(x, l, sigma, causal)
-    return y.detach(), *torch.autograd.grad(y, (x, l, sigma), dy)
 
 
 # ---------------------------------------------------------------------------------------------------------- correctness
@@ -127,7 +91,6 @@ def check_case(op, dtype, b, n, m, d, causal, size, weight, algorithm, seed=0, t
     dy = torch.randn(b, m, d, generator=g, device="cuda").to(dtype)
     if dtype == torch.float64:
         l, sigma = l.double(), sigma.double()
-    want = formula(x, l, sigma, causal, dy)
     given = x.clone()
     given[l == -INF] = float("nan")  # what a masked token holds must not matter
     if transposed:
@@ -135,23 +98,7 @@ def check_case(op, dtype, b, n, m, d, causal, size, weight, algorithm, seed=0, t
     got = run(op, given, l, sigma, causal, algorithm, dy)
     again = run(op, given, l, sigma, causal, algorithm, dy)
     same = all(torch.equal(p, q) for p, q in zip(got, again))
-    half = dtype in (torch.bfloat16, torch.float16)
-    norms = x.masked_fill((l == -INF)[:, :, None], 0).double().norm(dim=-1).max() * dy.double().norm(dim=-1).max()
-    scale = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-6)}.get(dtype, (0, 0))
-    yardstick = pytorch(x, l, sigma, causal, dy) if half else None
-    worst = []
-    for k, name in enumerate(("y", "dx", "dl", "dsigma")):
-        error = (got[k].double() - want[k]).abs().max().item()
-        if half:
-            reference = want[k].masked_fill(~torch.isfinite(yardstick[k].double()), 0)
-            theirs = (yardstick[k].double().nan_to_num() - reference).abs().max().item()
-            ulp = torch.finfo(dtype).eps * want[k].abs().max().item()
-            allowed = 2 * theirs + ulp
-        else:
-            slack = {"y": 0, "dx": 0, "dl": norms.item(), "dsigma": norms.item() * want[4].max().item()}[name]
-            top = x.double().abs().max().item() if name == "y" else want[k].abs().max().item()
-            allowed = scale[0] * top + scale[1] * slack
-        worst.append((error / allowed if allowed > 0 else (0.0 if error == 0 else INF)) if error == error else INF)
+    worst = Reference(Inputs(x, l, sigma), causal, dy, None).ratios(got)
     ok = same and max(worst) <= 1
     label = f"{str(dtype)[6:]:9} {b},{n},{m},{d} {'causal' if causal else 'both':6}"
     label += f" size {size} weight {weight} {algorithm}"

@@ -71,7 +71,7 @@ TEST_P(HardMap, LightPatchAmongHeavyPixelsIsNotDrownedByThem) {
 
 // The gradient of a weight is then a small difference, which must not drown in what the features have in common.
 TEST_P(HardMap, LargeFeaturesThatDifferLittle) {
-  if (std::get<1>(GetParam()) == Type::f64) return;  // the reference cancels too
+  if (std::get<1>(GetParam()) == Type::f64) GTEST_SKIP() << "the reference cancels too";
   for (const double sigma : {2.8, kInf}) {
     SCOPED_TRACE("sigma " + std::to_string(sigma));
     Case2d c = spec(32, 32);
@@ -86,7 +86,7 @@ TEST_P(HardMap, LargeFeaturesThatDifferLittle) {
 
 // The same of one pixel that outweighs the rest: its gradient is what the targets see beside it.
 TEST_P(HardMap, PixelThatIsNearlyAllThatAThousandTargetsSee) {
-  if (std::get<1>(GetParam()) == Type::f64) return;  // the reference cancels too
+  if (std::get<1>(GetParam()) == Type::f64) GTEST_SKIP() << "the reference cancels too";
   for (const double weight : {12.0, 20.0, 40.0}) {
     for (const bool equal : {true, false}) {
       SCOPED_TRACE("weight " + std::to_string(weight) + (equal ? ", gradients all the same" : ""));

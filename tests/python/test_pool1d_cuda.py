@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import contextpool
+from pool1d_cases import Inputs, check
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -13,7 +14,7 @@ INF = float("inf")
 
 
 def reference(x, l, sigma, causal, dy):
-    """y, dx, dl, dsigma of the formula, in float64, and the slack of dl and dsigma."""
+    """y, dx, dl, dsigma of the formula, in float64."""
     x, l, sigma, dy = (t.double() for t in (x, l, sigma, dy))
     n, m = x.shape[1], sigma.shape[1]
     i = torch.arange(n - m, n, device=x.device).double()[:, None]
@@ -28,9 +29,7 @@ def reference(x, l, sigma, causal, dy):
     q = dy @ x.transpose(1, 2)
     c = (p * q).sum(-1, keepdim=True)
     pt = torch.where((t2 == 0) | (p == 0), 0.0, p * t2 / s**3)
-    slack = x.norm(dim=-1).max() * dy.norm(dim=-1).max()
-    grads = p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1)
-    return (p @ x, *grads), (0, 0, slack, slack * pt.sum(-1).max())
+    return p @ x, p.transpose(1, 2) @ dy, (p * (q - c)).sum(1), (pt * (q - c)).sum(-1)
 
 
 def run(x, l, sigma, causal, dy, algorithm="auto"):
@@ -62,14 +61,8 @@ def test_matches_the_formula(dtype, causal, weights, shape):
     if dtype == torch.float64 and shape[1] > 1000:
         pytest.skip("float64 is for checks at small sizes")
     x, l, sigma, dy = inputs(*shape, dtype, weights)
-    want, slack = reference(x, l, sigma, causal, dy)
     given = x.masked_fill((l == -INF)[:, :, None], float("nan"))
-    got = run(given, l, sigma, causal, dy)
-    relative, absolute = {torch.float64: (1e-12, 1e-13), torch.float32: (1e-5, 1e-6), torch.bfloat16: (8e-3, 4e-3),
-                          torch.float16: (1e-3, 5e-4)}[dtype]
-    for k, (a, b) in enumerate(zip(got, want)):
-        scale = x.double().abs().max() if k == 0 else b.abs().max()
-        assert (a.double() - b).abs().max() <= relative * scale + absolute * slack[k], ("y", "dx", "dl", "dsigma")[k]
+    check(Inputs(given, l, sigma), causal, "auto", dy)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -149,7 +142,7 @@ def test_a_weight_that_is_no_number_shows_as_far_as_windows_go(dtype, causal):
 def test_float16_takes_gradients_of_thousands(n):
     x, l, _, dy = inputs(1, n, n, 24, torch.float16)
     sigma, dy = torch.full_like(l, 100), (dy + 2) * 1000
-    want, _ = reference(x, 0 * l, sigma, False, dy)
+    want = reference(x, 0 * l, sigma, False, dy)
     got = run(x, 0 * l, sigma, False, dy)
     assert (got[1].double() - want[1]).abs().max() <= 2e-3 * want[1].abs().max()
     assert got[2].isfinite().all() and got[3].isfinite().all()
@@ -191,20 +184,14 @@ def test_a_token_alone_in_its_block_gets_its_gradient(dtype, n, log_weight):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("targets", [70_000, 300, 1])
 def test_long_rows_with_many_targets_or_few(targets, dtype, causal, algorithm):
-    """Against the CPU's own algorithm in float64: sizes of less than a token beside some of thousands, in no order."""
+    """Sizes of less than a token beside some of thousands, in no order; the formula at 256 of the targets."""
     x, l, sigma, dy = inputs(1, 80_000, targets, 8, dtype)
     if targets == 1:
         sigma.fill_(3000)
     if algorithm == "window":
         sigma.clamp_(max=40)
-    want = run(*(t.cpu().double() for t in (x, l, sigma)), causal, dy.cpu().double())
-    got = run(x, l, sigma, causal, dy, algorithm)
-    relative, absolute = {torch.float32: (1e-5, 1e-6), torch.bfloat16: (8e-3, 4e-3)}[dtype]
-    slack = (x.double().norm(dim=-1).max() * dy.double().norm(dim=-1).max()).item()
-    for k, (a, b) in enumerate(zip(got, want)):
-        scale = x.double().abs().max().item() if k == 0 else b.abs().max().item()
-        allowed = relative * scale + absolute * (0, 0, slack, 2 * slack)[k]
-        assert (a.cpu().double() - b).abs().max() <= allowed, ("y", "dx", "dl", "dsigma")[k]
+    visited = torch.randperm(targets, generator=torch.Generator().manual_seed(0))[:256].to("cuda")
+    check(Inputs(x, l, sigma), causal, algorithm, dy, visited)
 
 
 @pytest.mark.parametrize("what", ["x", "weights"])
