@@ -1,6 +1,7 @@
 """The operators, as functions with types and documentation. The arithmetic is in the C++ library."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -33,9 +34,13 @@ def pool1d(
     Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
     autocast. The same bits come out of every run, whatever the number of threads.
     """
-    if not causal and algorithm == "auto":  # an argument by name costs a microsecond
-        return _pool1d(x, log_weight, sigma)
-    return _pool1d(x, log_weight, sigma, causal=causal, algorithm=algorithm)
+    try:
+        if not causal and algorithm == "auto":  # an argument by name costs a microsecond
+            return cast(Tensor, _pool1d(x, log_weight, sigma))
+        return cast(Tensor, _pool1d(x, log_weight, sigma, causal=causal, algorithm=algorithm))
+    except RuntimeError as error:
+        _explain(error, "pool1d")
+        raise
 
 
 def pool2d(
@@ -64,4 +69,17 @@ def pool2d(
     Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
     autocast. The same bits come out of every run, whatever the number of threads.
     """
-    return _pool2d(x, log_weight, sigma, stride=stride, algorithm=algorithm)
+    try:
+        return cast(Tensor, _pool2d(x, log_weight, sigma, stride=stride, algorithm=algorithm))
+    except RuntimeError as error:
+        _explain(error, "pool2d")
+        raise
+
+
+def _explain(error: RuntimeError, name: str) -> None:
+    """Torch's errors of C++ operators under torch.func or forward-mode differentiation name neither them nor a way."""
+    if "functorch transforms" in str(error) or "jvp is not implemented" in str(error):
+        raise NotImplementedError(
+            f"contextpool::{name}: derivatives by torch.func (grad, vjp, jvp, ...) and forward-mode differentiation "
+            "are not available; use autograd (backward, torch.autograd.grad); torch.vmap works without derivatives"
+        ) from error

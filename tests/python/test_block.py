@@ -1,5 +1,5 @@
-"""Attention, positions, the depthwise control and the transformer block in Python: against torch's own modules and their
-formulas, with padding, steps and causality, and under torch.compile."""
+"""Attention, positions, the depthwise control and the transformer block in Python: against torch's own modules and
+their formulas, with padding, steps and causality, and under torch.compile."""
 
 import copy
 import itertools
@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+
 from contextpool.nn import Attention, AttentionCache, BlockCache, Depthwise, Positions, TransformerBlock, rotate
 
 D, HEADS = 16, 2

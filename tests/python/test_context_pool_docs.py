@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import contextpool.nn._options as python_options
-
 from examples import ROOT, block, promised, run
 
 PAGE = (ROOT / "docs/module.md").read_text()

@@ -4,15 +4,18 @@ logits. Its options, its steps, its causality."""
 import importlib.util
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+
 from contextpool.models import LanguageModel, LanguageModelCache, LanguageModelOptions
+from contextpool.models._crc32c import crc32c, crc32c_of_file
 
 pytest.importorskip("safetensors")
-from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 SMALL = {"vocabulary": 30, "layers": 2, "features": 16, "heads": 2, "feedforward": 32, "length": 128}
 POOLED = {**SMALL, "mixer": "context_pool", "pool_reference_length": 64, "pool_hidden": 8}
@@ -106,25 +109,113 @@ def test_counts_are_the_published_ones() -> None:
     assert count - sum(p.numel() for p in plain.parameters()) == 12 * 98_754
 
 
+def write_manifest(folder: Path) -> None:
+    files = {p.name: {"size": p.stat().st_size, "crc32c": f"{slow_crc32c(p.read_bytes()):08x}"}
+             for p in sorted(folder.glob("*.safetensors"))}  # fmt: skip
+    manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def slow_crc32c(data: bytes) -> int:
+    """Bit by bit, by its definition."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_checksums_are_those_of_the_definition(tmp_path: Path) -> None:
+    assert crc32c(torch.tensor(list(b"123456789"), dtype=torch.uint8)) == 0xE3069283  # the standard's check value
+    for size in (0, 1, 3, 4, 5, 1000, 65_536, 70_001):
+        data = torch.randint(0, 256, (size,), dtype=torch.uint8)
+        (tmp_path / "file").write_bytes(bytes(data.tolist()))
+        assert crc32c_of_file(tmp_path / "file") == slow_crc32c(bytes(data.tolist())), size
+
+
+def test_checksums_of_several_blocks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = torch.randint(0, 256, (5000,), dtype=torch.uint8)
+    whole = crc32c(data)
+    monkeypatch.setattr("contextpool.models._crc32c._BLOCK", 1234)
+    assert crc32c(data) == whole
+
+
 def test_load_finds_the_newest_checkpoint_of_a_run(tmp_path: Path) -> None:
     def save(folder: Path, name: str, seed: int) -> LanguageModel:
         torch.manual_seed(seed)
         model = random_model(POOLED)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(model.state_dict(), folder / name, {"contextpool.model": json.dumps(POOLED)})
-        (folder / "MANIFEST.json").write_text("{}")
+        write_manifest(folder)
         return model
 
     tokens = torch.randint(0, 30, (1, 20))
     steps = tmp_path / "run" / "checkpoints"
     save(steps / "step-9", "model.safetensors", 1)
     newest = save(steps / "step-100", "model.safetensors", 2)
-    (steps / "step-200").mkdir()  # not finished: it has no manifest
     assert torch.equal(LanguageModel.load(tmp_path / "run")(tokens), newest(tokens))
     assert torch.equal(LanguageModel.load(steps / "step-100" / "model.safetensors")(tokens), newest(tokens))
     average = save(steps / "step-100", "ema.safetensors", 3)
     assert torch.equal(LanguageModel.load(tmp_path / "run")(tokens), average(tokens))
     assert not LanguageModel.load(tmp_path / "run").training
+
+
+def damage_a_byte(folder: Path) -> str:
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    return "model.safetensors: damaged, its checksum is"
+
+
+def shorten(folder: Path) -> str:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    return "MANIFEST.json says"
+
+
+def change_the_manifest(folder: Path) -> str:
+    file = folder / "MANIFEST.json"
+    file.write_text(file.read_text().replace('"step"', ' "step"'))
+    return "not a manifest of a checkpoint, or a damaged one"
+
+
+def remove_the_manifest(folder: Path) -> str:
+    (folder / "MANIFEST.json").unlink()
+    return "MANIFEST.json: missing"
+
+
+@pytest.mark.parametrize("harm", (damage_a_byte, shorten, change_the_manifest, remove_the_manifest))
+def test_load_takes_the_newest_checkpoint_that_passes_verification(tmp_path: Path, harm: Callable[[Path], str]) -> None:
+    models = []
+    for step in (9, 100):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        models.append(random_model(SMALL))
+        save_file(models[-1].state_dict(), folder / "model.safetensors", {"contextpool.model": json.dumps(SMALL)})
+        write_manifest(folder)
+    why = harm(folder)
+    tokens = torch.randint(0, 30, (1, 20))
+    with pytest.warns(UserWarning, match=f"loaded step 9; skipped: .*step-100.*{why}"):
+        loaded = LanguageModel.load(tmp_path / "run")
+    assert torch.equal(loaded(tokens), models[0](tokens))
+    if harm is not remove_the_manifest:  # without one there is nothing to verify by
+        for path in (folder, folder / "model.safetensors"):
+            with pytest.raises(ValueError, match=why):
+                LanguageModel.load(path)
+    harm(tmp_path / "run" / "checkpoints" / "step-9")
+    with pytest.raises(ValueError, match="no checkpoint passes verification"):
+        LanguageModel.load(tmp_path / "run")
+
+
+def test_tokens_that_are_no_batch_are_refused() -> None:
+    model = random_model(SMALL)
+    with pytest.raises(ValueError, match=r"language model: tokens must be .* \[7\]; tokens.unsqueeze\(0\)"):
+        model(torch.zeros(7, dtype=torch.long))
+    for tokens in (torch.zeros(1, 7), torch.zeros(1, 0, dtype=torch.long)):
+        with pytest.raises(ValueError, match="language model: tokens must be"):
+            model.step(tokens, LanguageModelCache())
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path: Path) -> None:

@@ -6,21 +6,23 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..nn.attention import Reach
-from ..nn.block import BlockCache, TransformerBlock
-from ..nn.positions import Positions
+from ..nn._cache import TokenCache
+from ..nn._padding import Lengths, real_tokens
+from ..nn.attention import Reach, ReachKind
+from ..nn.block import BlockCache, Mixer, Placement, TransformerBlock
+from ..nn.positions import Positions, positions_of
+from ._checkpoint import model_file
 
 _DEVIATION = 0.02  # of the initial weights
 _METADATA = "contextpool.model"  # the key under which a checkpoint keeps the options
-_FILES = ("ema.safetensors", "model.safetensors")  # of a checkpoint, best first: the average of the weights, if kept
 
 
 @dataclasses.dataclass
@@ -35,15 +37,15 @@ class LanguageModelOptions:
     dropout: float = 0.0
     positions: str = "rotary"
     length: int = 2048
-    attention: str = "full"
+    attention: ReachKind = "full"
     window_first: int = 32
     window_last: int = 8192
     window_doublings: int = 0
     dilated_heads: int = 2
     span_limit: int = 8192
     span_loss: float = 5e-7
-    mixer: str = "none"
-    placement: str = "after_attention"
+    mixer: Mixer = "none"
+    placement: Placement = "after_attention"
     taps: int = 15
     pool_predictor: str = "conv"
     pool_weights: str = "softmax"
@@ -76,9 +78,9 @@ class LanguageModelOptions:
         return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_")}
 
     def reach(self, layer: int) -> Reach:
-        """What attention sees in a layer. Windows grow by equal factors from window_first at the bottom to window_last at
-        the top, those between rounded to powers of two; the dilation is 0 in the lower half, then 1, 2 and 3 in a sixth
-        of the layers each."""
+        """What attention sees in a layer. Windows grow by equal factors from window_first at the bottom to window_last
+        at the top, those between rounded to powers of two; the dilation is 0 in the lower half, then 1, 2 and 3 in a
+        sixth of the layers each."""
         if layer in (0, self.layers - 1):
             window = self.window_last if layer > 0 else self.window_first
         else:
@@ -91,12 +93,35 @@ class LanguageModelOptions:
         )
 
 
-@dataclasses.dataclass
-class LanguageModelCache:
-    """What the blocks remember of the symbols seen so far."""
+class LanguageModelCache(TokenCache):
+    """What the model remembers of the symbols seen so far: which of them are real, and the caches of its blocks."""
 
-    blocks: list[BlockCache] = dataclasses.field(default_factory=list)
-    length: int = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[BlockCache] = []
+
+    @property
+    def rows(self) -> int | None:
+        """The batch's size; None before the first step."""
+        return self.blocks[0].rows if self.blocks else None
+
+    def crop(self, length: int) -> None:
+        """Forgets all but the first ``length`` symbols, for speculative decoding."""
+        super().crop(length)
+        for block in self.blocks:
+            block.crop(length)
+
+    def select(self, rows: Tensor) -> None:
+        """Row b becomes what row ``rows[b]`` was (int64 ``[B']``), or the rows that are true stay (bool ``[B]``)."""
+        super().select(rows)
+        for block in self.blocks:
+            block.select(rows)
+
+    def repeat(self, times: int) -> None:
+        """Each row becomes ``times`` equal ones that lie together, as ``torch.repeat_interleave`` orders them."""
+        super().repeat(times)
+        for block in self.blocks:
+            block.repeat(times)
 
 
 class LanguageModel(nn.Module):
@@ -105,7 +130,13 @@ class LanguageModel(nn.Module):
     Embedding and head are separate matrices. The parameters' names are those of the C++ model.
     """
 
-    def __init__(self, options: LanguageModelOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: LanguageModelOptions | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.options = o = options or LanguageModelOptions()
         sizes = ("vocabulary", "layers", "features", "heads", "feedforward", "length", "taps")
@@ -118,18 +149,19 @@ class LanguageModel(nn.Module):
             )
         if not 0 <= o.span_loss < math.inf:
             raise ValueError(f"language model: span_loss must not be negative, but is {o.span_loss}")
-        self.token = nn.Embedding(o.vocabulary, o.features)
-        self.position = Positions(o.positions, o.features, o.heads, o.length)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.token = nn.Embedding(o.vocabulary, o.features, **kind)
+        self.position = Positions(o.positions, o.features, o.heads, o.length, **kind)
         self.dropout = nn.Dropout(o.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 o.features, o.heads, o.feedforward, o.dropout, True, o.mixer, o.placement, o.taps,
-                {**o.pool(), "layer": layer}, o.reach(layer),
+                {**o.pool(), "layer": layer}, o.reach(layer), **kind,
             )
             for layer in range(o.layers)
         )  # fmt: skip
-        self.norm = nn.LayerNorm(o.features)
-        self.head = nn.Linear(o.features, o.vocabulary)
+        self.norm = nn.LayerNorm(o.features, **kind)
+        self.head = nn.Linear(o.features, o.vocabulary, **kind)
         self.reset_parameters()
 
     @classmethod
@@ -139,16 +171,19 @@ class LanguageModel(nn.Module):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
-        """The trained model of a run folder (its newest checkpoint), of a checkpoint's folder, or of a file in it; on the
-        CPU, in eval mode. Of a folder that has the average of the weights, that. Needs the package ``safetensors``."""
+        """The trained model of a run folder, of a checkpoint's folder, or of a file in it; on the CPU, in eval mode. Of
+        a folder that has the average of the weights, that. Needs the package ``safetensors``.
+
+        Files are verified by the sizes and checksums of their checkpoint's MANIFEST.json. Of a run folder the newest
+        checkpoint that passes is taken; a warning names those that were skipped, and why."""
         from safetensors import safe_open
 
-        file = _model_file(Path(path))
+        file = model_file(Path(path))
         with safe_open(str(file), "pt") as opened:
             metadata = opened.metadata() or {}
             if _METADATA not in metadata:
                 raise ValueError(f"{file}: not a checkpoint of a language model: no {_METADATA} in its metadata")
-            weights = {name: opened.get_tensor(name) for name in opened.keys()}
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
         model = cls.from_options(json.loads(metadata[_METADATA]), str(file))
         try:
             model.load_state_dict(weights)
@@ -164,13 +199,13 @@ class LanguageModel(nn.Module):
                 parameter.normal_(0, _DEVIATION)
             else:
                 parameter.fill_(1 if name.endswith("weight") else 0)  # of norms; else biases and spans
-        for block in self.blocks:
+        for block in self._blocks():
             if block.context_pool is not None:
                 block.context_pool.reset_sizes()
 
     def span_loss(self) -> Tensor | None:
-        """What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean of
-        all spans. None where there are none."""
+        """What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean
+        of all spans. None where there are none."""
         spans = self._spans()
         return torch.stack(spans).mean() * (self.options.span_loss * self.options.span_limit) if spans else None
 
@@ -181,37 +216,74 @@ class LanguageModel(nn.Module):
             span.clamp_(0, 1)
 
     def _spans(self) -> list[Tensor]:
-        return [block.attention.span for block in self.blocks if block.attention.span is not None]
+        return [block.attention.span for block in self._blocks() if block.attention.span is not None]
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens int64 [batch, length] to logits [batch, length, vocabulary]."""
-        x = self.dropout(self.position.add(self.token(tokens)))
-        rotation = self.position.rotation(x)
+    def forward(
+        self,
+        tokens: Tensor,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """tokens int64 [batch, length] to logits [batch, length, vocabulary].
+
+        lengths [batch], mask [batch, length] (true where a symbol is real) or key_padding_mask (true where it is not)
+        say what is padding, on either side of a row. A symbol's position is how many real ones come before it, so that
+        a row has the same logits however it is padded; those at padding mean nothing."""
+        self._check(tokens)
+        real = real_tokens("language model", tokens.shape, tokens.device, lengths, mask, key_padding_mask)
+        at = None if real is None else positions_of(real)
+        x = self.dropout(self.position.add(self.token(tokens), 0, at))
+        rotation = self.position.rotation(x, 0, at)
         for block in self.blocks:
-            x = block(x, rotation)
-        return self.head(self.norm(x))
+            x = block(x, rotation, mask=real)
+        return self._logits(x)
 
-    def step(self, tokens: Tensor, cache: LanguageModelCache) -> Tensor:
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def step(
+        self,
+        tokens: Tensor,
+        cache: LanguageModelCache,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
         """The next symbols [batch, new] of the rows in the cache (empty at the start), which then is longer: logits
-        [batch, new, vocabulary] equal to the last of ``forward`` over all of them. In eval mode."""
+        [batch, new, vocabulary] equal to the last of ``forward`` over all of them. In eval mode.
+
+        mask [batch, new] (or key_padding_mask) as for ``forward``; the cache remembers it, so a left-padded batch needs
+        it for the prompt only. Under ``torch.no_grad()`` unless gradients are wanted: with them each step keeps its
+        graph."""
+        self._check(tokens)
+        cache.check_rows("language model", tokens)
+        fresh = real_tokens("language model", tokens.shape, tokens.device, None, mask, key_padding_mask)
         if not cache.blocks:
             cache.blocks = [BlockCache() for _ in self.blocks]
-        x = self.dropout(self.position.add(self.token(tokens), cache.length))
-        rotation = self.position.rotation(x, cache.length)
-        for block, block_cache in zip(self.blocks, cache.blocks, strict=True):
-            x = block.step(x, block_cache, rotation)
+        real = cache.append_mask(fresh, tokens)
+        at = None if real is None else positions_of(real)[:, cache.length :]
+        x = self.dropout(self.position.add(self.token(tokens), cache.length, at))
+        rotation = self.position.rotation(x, cache.length, at)
+        for block, block_cache in zip(self._blocks(), cache.blocks, strict=True):
+            x = block.step(x, block_cache, rotation, fresh)
         cache.length += tokens.shape[1]
-        return self.head(self.norm(x))
+        return self._logits(x)
 
+    def _blocks(self) -> Iterator[TransformerBlock]:
+        for block in self.blocks:
+            assert isinstance(block, TransformerBlock)
+            yield block
 
-def _model_file(path: Path) -> Path:
-    """The file meant by a path to a file, a checkpoint's folder or a run folder."""
-    if path.is_file():
-        return path
-    if not any((path / name).is_file() for name in _FILES):
-        steps = [p for p in (path / "checkpoints").glob("step-*") if (p / "MANIFEST.json").is_file()]
-        numbered = {int(p.name[5:]): p for p in steps if p.name[5:].isdigit()}
-        if not numbered:
-            raise FileNotFoundError(f"{path}: no {_FILES[1]} and no checkpoints/step-N/ with a MANIFEST.json in it")
-        path = numbered[max(numbered)]
-    return next(path / name for name in _FILES if (path / name).is_file())
+    def _check(self, tokens: Tensor) -> None:
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or tokens.shape[1] == 0:
+            hint = "; tokens.unsqueeze(0) makes a batch of one row" if tokens.dim() == 1 else ""
+            raise ValueError(
+                "language model: tokens must be int64 [batch, length] with at least one token, but are "
+                f"{tokens.dtype} {list(tokens.shape)}{hint}"
+            )
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(x))
+        return logits

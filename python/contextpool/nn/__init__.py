@@ -3,7 +3,7 @@
 from .attention import Attention, AttentionCache, Reach
 from .block import BlockCache, TransformerBlock
 from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
-from .depthwise import Depthwise
+from .depthwise import Depthwise, DepthwiseCache
 from .positions import Positions, rotate
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ContextPool2d",
     "ContextPoolCache",
     "Depthwise",
+    "DepthwiseCache",
     "Positions",
     "Reach",
     "TransformerBlock",

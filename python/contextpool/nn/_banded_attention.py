@@ -28,9 +28,9 @@ def banded_attention(
     span: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """q [batch, heads, queries, head features], k and v [batch, heads, keys, head features]; the queries are those of the
-    last tokens among the keys'. live [batch, keys]: false where a key is seen by no one but its own token. span: a number
-    of tokens, with gradient."""
+    """q [batch, heads, queries, head features], k and v [batch, heads, keys, head features]; the queries are those of
+    the last tokens among the keys'. live [batch, keys]: false where a key is seen by no one but its own token. span: a
+    number of tokens, with gradient."""
     batch, heads, queries, keys = *q.shape[:3], k.shape[2]
     if queries == 0:
         return q
@@ -46,7 +46,7 @@ def banded_attention(
 
     def rows(x: Tensor, before: int) -> Tensor:
         """[batch, heads, tokens, n] to [batch * heads, stride, tokens / stride, n]."""
-        return F.pad(x, (0, 0, before, back)).flatten(0, 1).unflatten(1, (-1, stride)).transpose(1, 2)
+        return torch.unflatten(F.pad(x, (0, 0, before, back)).flatten(0, 1), 1, (-1, stride)).transpose(1, 2)
 
     def overlapping(x: Tensor) -> Tensor:
         """What belongs to keys, to [batch * heads, stride * chunks, width, n]."""
@@ -63,10 +63,10 @@ def banded_attention(
     mask = exists & (distance >= 0) & (distance < window)
     if span is not None:
         mask = _log_weights(mask, distance, span).to(q.dtype)
-    asked = rows(q, 0).unflatten(2, (chunks, chunk)).flatten(1, 2)
+    asked = torch.unflatten(rows(q, 0), 2, (chunks, chunk)).flatten(1, 2)
     y = F.scaled_dot_product_attention(asked, overlapping(k), overlapping(v), mask, dropout)
-    y = y.unflatten(1, (stride, chunks)).flatten(2, 3).transpose(1, 2).flatten(1, 2)
-    return y[:, :queries].unflatten(0, (batch, heads))
+    y = torch.unflatten(y, 1, (stride, chunks)).flatten(2, 3).transpose(1, 2).flatten(1, 2)
+    return torch.unflatten(y[:, :queries], 0, (batch, heads))
 
 
 def _divide_up(a: int, b: int) -> int:
@@ -74,8 +74,8 @@ def _divide_up(a: int, b: int) -> int:
 
 
 def _log_weights(seen: Tensor, distance: Tensor, span: Tensor) -> Tensor:
-    """log m, and -infinity where a key is not seen. Where m is 0 or 1 it does not move with the span: no gradient, which
-    the logarithm of 0 would make no number."""
+    """log m, and -infinity where a key is not seen. Where m is 0 or 1 it does not move with the span: no gradient,
+    which the logarithm of 0 would make no number."""
     ramp = (span - distance) / SPAN_RAMP + 1
     m = ramp.masked_fill((ramp <= 0) | (ramp >= 1), 1)
     return m.log().masked_fill(~seen | (ramp <= 0), -torch.inf)

@@ -33,6 +33,12 @@ class Prediction(NamedTuple):
     keys: Tensor | None = None  # [B, S, D]: phi(x_j) of "nonlocal", else None
 
 
+def _given(part: Tensor | None) -> Tensor:
+    """A part of the prediction that these options have."""
+    assert part is not None
+    return part
+
+
 class Places(NamedTuple):
     """Where targets and sources are."""
 
@@ -43,14 +49,14 @@ class Places(NamedTuple):
 def pool_row(options: Options, x: Tensor, prediction: Prediction, padded: Tensor | None, targets: int) -> Tensor:
     """x ``[B, N, D]``, 0 at padded tokens; padded ``[B, N]``. The targets are the last ``targets`` tokens."""
     tokens = x.shape[1]
-    features = x.unflatten(2, (options.groups, -1)).transpose(1, 2)  # [B, G, N, D / G]
+    features = torch.unflatten(x, 2, (options.groups, -1)).transpose(1, 2)  # [B, G, N, D / G]
     if options.weights == "unnormalized":
-        features = _weighted(features, prediction.weights.unsqueeze(-1))
+        features = _weighted(features, _given(prediction.weights).unsqueeze(-1))
     log_weight = log_weights(options, x, tokens, prediction, padded)
     # Adaptive windows in proportion to the row are no smaller, up to a factor, than the row itself.
     bounded = options.locality == "fixed_window" or options.locality == "adaptive_window" and options.reference_length
     if options.locality == "gaussian" and not options.pairwise_weights:
-        y = _pool_gaussian(features, log_weight, prediction.sizes, options.causal)
+        y = _pool_gaussian(features, log_weight, _given(prediction.sizes), options.causal)
     elif options.locality == "none" and not options.pairwise_weights:
         y = _pool_everything(features, log_weight, options.causal, targets)
     elif bounded and not options.pairwise_weights:
@@ -71,15 +77,15 @@ def pool_map(
     pixels, groups = height * width, options.groups
     maps = x.reshape(batch * groups, -1, height, width) if groups > 1 else x
     if options.weights == "unnormalized":
-        maps = _weighted(maps, prediction.weights.reshape(-1, 1, height, width))
+        maps = _weighted(maps, _given(prediction.weights).reshape(-1, 1, height, width))
     flat_padded = None if padded is None else padded.flatten(1)
     log_weight = log_weights(options, x, pixels, prediction, flat_padded)
     at = at_targets(stride, torch.arange(pixels, device=x.device).view(height, width))
     if options.locality == "gaussian" and not options.pairwise_weights:
-        sizes = prediction.sizes.reshape(-1, *at.shape)
+        sizes = _given(prediction.sizes).reshape(-1, *at.shape)
         y = pool2d(maps, log_weight.reshape(-1, height, width), sizes, stride)
     else:
-        features = maps.flatten(2).transpose(1, 2).unflatten(0, (batch, groups))  # [B, G, H W, C / G]
+        features = torch.unflatten(maps.flatten(2).transpose(1, 2), 0, (batch, groups))  # [B, G, H W, C / G]
         at_flat = at.flatten()
         if options.locality == "none" and not options.pairwise_weights:
             y = _pool_everything(features, log_weight, False, at_flat.shape[0])
@@ -143,7 +149,7 @@ def _window(options: Options, places: Places, sizes: Tensor | None) -> Tensor:
     if options.locality == "fixed_window":
         g = (places.distance <= options.window).to(places.distance.dtype)
     elif options.locality == "adaptive_window":
-        g = (1 + (sizes.unsqueeze(-1) - places.distance) / RAMP).clamp(0, 1)
+        g = (1 + (_given(sizes).unsqueeze(-1) - places.distance) / RAMP).clamp(0, 1)
     else:
         g = torch.ones_like(places.distance)
     return g if places.after is None else g.masked_fill(places.after, 0)
@@ -183,10 +189,11 @@ def _pool_dense(
     at: Tensor,
     padded: Tensor | None,
 ) -> Tensor:
-    """Every source for every target: x ``[B, G, S, D]``, log_weight ``[B, G, S]``; at: the targets among the sources."""
+    """Every source for every target: x ``[B, G, S, D]``, log_weight ``[B, G, S]``; at: the targets among the
+    sources."""
     scores = _pair_scores(prediction, padded) if options.pairwise_weights else log_weight.unsqueeze(2)
     if options.locality == "gaussian":
-        scores = scores - (places.distance / prediction.sizes.clamp_min(SMALLEST).unsqueeze(-1)).square() / 2
+        scores = scores - (places.distance / _given(prediction.sizes).clamp_min(SMALLEST).unsqueeze(-1)).square() / 2
     g = _window(options, places, prediction.sizes)
     if options.locality == "random_sparse":
         g = g * random_sources(options, at, x.shape[2], padded)
@@ -195,7 +202,7 @@ def _pool_dense(
 
 def _pair_scores(prediction: Prediction, padded: Tensor | None) -> Tensor:
     """theta(x_i)^T phi(x_j): ``[B, 1, M, S]``."""
-    queries, keys = prediction.queries, prediction.keys
+    queries, keys = _given(prediction.queries), _given(prediction.keys)
     dtype = weight_dtype(queries)
     scores = (queries.to(dtype) @ keys.to(dtype).transpose(1, 2)).unsqueeze(1)
     return scores if padded is None else scores.masked_fill(padded[:, None, None], NONE)

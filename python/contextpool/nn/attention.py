@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._banded_attention import SPAN_RAMP, banded_attention
+from ._cache import TokenCache
 from ._options import check_word
+from ._padding import real_tokens
 from .positions import rotate
 
 _MOST_DOUBLINGS = 16
+ReachKind = Literal["full", "window", "adaptive_span"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +25,15 @@ class Reach:
     """How far back a token sees. Distances count positions, padded ones too.
 
     ``"full"``: the whole row. ``"window"``: itself and the ``window - 1`` tokens before it; the last ``dilated_heads``
-    heads see as many, but every ``(dilation + 1)``-th. Windows are twice as long for the tokens from position ``row`` on,
-    four times from ``2 * row`` on, and so on, as often as ``window_doublings`` says.
+    heads see as many, but every ``(dilation + 1)``-th. Windows are twice as long for the tokens from position ``row``
+    on, four times from ``2 * row`` on, and so on, as often as ``window_doublings`` says.
 
     ``"adaptive_span"``: each head has a span z in [0, 1], the parameter ``span`` ``[heads]``. A weight at distance d is
     multiplied by ``clamp((32 + z * span_limit - d) / 32, 0, 1)``, 0 from d = span_limit on, and the weights sum to 1
     again. A span outside [0, 1] counts as the nearer end, and has no gradient: put it back after a step of training.
     """
 
-    kind: Literal["full", "window", "adaptive_span"] = "full"
+    kind: ReachKind = "full"
     window: int = 512
     dilation: int = 0
     dilated_heads: int = 0
@@ -56,15 +59,16 @@ class Reach:
                 f"Attention: dilated_heads must be from 0 to the number of heads, {heads}, but is {self.dilated_heads}"
             )
         if not 0 <= self.window_doublings <= _MOST_DOUBLINGS:
-            raise ValueError(f"Attention: window_doublings must be from 0 to {_MOST_DOUBLINGS}, but is {self.window_doublings}")
+            raise ValueError(
+                f"Attention: window_doublings must be from 0 to {_MOST_DOUBLINGS}, but is {self.window_doublings}"
+            )
 
 
-@dataclasses.dataclass
-class AttentionCache:
-    """Keys and values of the tokens seen so far, [batch, heads, tokens, head features]."""
+_WHOLE_ROW = Reach()
 
-    keys: Tensor | None = None
-    values: Tensor | None = None
+
+class AttentionCache(TokenCache):
+    """Keys and values of the tokens seen so far, [batch, tokens, heads, head features]."""
 
 
 class Attention(nn.Module):
@@ -76,6 +80,7 @@ class Attention(nn.Module):
         dropout: of the attention weights.
         causal: a token sees itself and those before it.
         reach: how far back; the whole row unless given.
+        device, dtype: of the parameters.
     """
 
     def __init__(
@@ -84,7 +89,10 @@ class Attention(nn.Module):
         heads: int = 8,
         dropout: float = 0.0,
         causal: bool = False,
-        reach: Reach = Reach(),
+        reach: Reach = _WHOLE_ROW,
+        *,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if heads <= 0 or features <= 0 or features % heads:
@@ -93,46 +101,73 @@ class Attention(nn.Module):
             raise ValueError(f"Attention: dropout must be in [0, 1), but is {dropout}")
         reach.check(heads, causal)
         self.features, self.heads, self.dropout, self.causal, self.reach = features, heads, dropout, causal, reach
-        self.qkv = nn.Linear(features, 3 * features)
-        self.out = nn.Linear(features, features)
-        self.span = nn.Parameter(torch.zeros(heads)) if reach.kind == "adaptive_span" else None
+        self.qkv = nn.Linear(features, 3 * features, device=device, dtype=dtype)
+        self.out = nn.Linear(features, features, device=device, dtype=dtype)
+        spans = torch.zeros(heads, device=device, dtype=dtype) if reach.kind == "adaptive_span" else None
+        self.span = None if spans is None else nn.Parameter(spans)
 
-    def forward(self, x: Tensor, rotation: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """x [batch, tokens, features]; mask [batch, tokens], true where a token exists: the others are seen by no one,
-        whatever they hold."""
+    def forward(
+        self,
+        x: Tensor,
+        rotation: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
+        not): the others are seen by no one, whatever they hold."""
+        real = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
         # A weight of 0 times a value that is no number would be no number.
-        q, k, v = self._project(x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0), rotation)
-        return self._attend(q, k, v, mask)
+        q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation)
+        return self._attend(q, k, v, real)
 
-    def step(self, x: Tensor, cache: AttentionCache, rotation: Tensor | None = None) -> Tensor:
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def step(
+        self,
+        x: Tensor,
+        cache: AttentionCache,
+        rotation: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of a causal row, after those in the cache, which they join.
-        Equals the last rows of ``forward`` over all of them."""
+        Equals the last rows of ``forward`` over all of them. mask [batch, new tokens], as for ``forward``; the cache
+        remembers it."""
         if not self.causal:
             raise RuntimeError("Attention: only causal attention has steps")
-        q, k, v = self._project(x, rotation)
-        if cache.keys is not None:
-            k, v = torch.cat((cache.keys, k), 2), torch.cat((cache.values, v), 2)
-        cache.keys, cache.values = k, v
-        return self._attend(q, k, v, None)
+        cache.check_rows("Attention", x)
+        fresh = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
+        q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation)
+        keys = cache.append("keys", k.transpose(1, 2)).transpose(1, 2)
+        values = cache.append("values", v.transpose(1, 2)).transpose(1, 2)
+        real = cache.append_mask(fresh, x)
+        cache.length += x.shape[1]
+        return self._attend(q, keys, values, real)
 
     def _project(self, x: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        qkv = torch.unflatten(self.qkv(x), -1, (3, self.heads, -1))
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None) -> Tensor:
-        """The queries are those of the last tokens among the keys'; live [batch, keys]: false where a key is padding."""
+        """The queries are those of the last tokens among the keys'; live [batch, keys]: false where a key is
+        padding."""
         see = {"full": self._see_all, "window": self._see_windows, "adaptive_span": self._see_spans}
         y = see[self.reach.kind](q, k, v, live, self.dropout if self.training else 0.0)
-        return self.out(y.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return out
 
     def _see_all(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
         queries, keys = q.shape[2], k.shape[2]
         whole = queries == keys and live is None
         seen = None if live is None else live[:, None, None, :]
-        if self.causal and not whole and queries > 1:
+        if self.causal and not whole and (queries > 1 or live is not None):
             past = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
-            seen = past if seen is None else seen & past
+            # What sees nothing would have no number as weights on some devices; so padding sees itself.
+            seen = past if seen is None else seen & past | past.triu(keys - queries)
         return F.scaled_dot_product_attention(q, k, v, seen, dropout, self.causal and whole)
 
     def _see_windows(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
@@ -140,7 +175,7 @@ class Attention(nn.Module):
         r, end = self.reach, k.shape[2]
         begin = at = end - q.shape[2]
         plain = self.heads - (r.dilated_heads if r.dilation > 0 else 0)
-        runs = []
+        runs: list[Tensor] = []
         while at < end or not runs:
             doublings = min((at // r.row).bit_length(), r.window_doublings)
             stop = min(end, r.row << doublings) if doublings < r.window_doublings else end
@@ -163,17 +198,15 @@ class Attention(nn.Module):
 
     def _see_spans(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
         """Each head by itself: it costs what its own span asks for, and most spans stay short."""
+        assert self.span is not None
         limit = self.reach.span_limit
         # Half types could not tell neighbours apart.
         spans = self.span.to(torch.promote_types(self.span.dtype, torch.float32)).clamp(0, 1) * limit
-        windows = [min(limit, math.ceil(tokens) + SPAN_RAMP) for tokens in spans.tolist()]
-        return torch.cat(
-            [
-                banded_attention(*(x[:, h : h + 1] for x in (q, k, v)), live, window, span=spans[h], dropout=dropout)
-                for h, window in enumerate(windows)
-            ],
-            1,
-        )
+        seen = []
+        for h, tokens in enumerate(spans.tolist()):
+            head, window = slice(h, h + 1), min(limit, math.ceil(tokens) + SPAN_RAMP)
+            seen.append(banded_attention(q[:, head], k[:, head], v[:, head], live, window, 1, spans[h], dropout))
+        return torch.cat(seen, 1)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, dropout={self.dropout}, causal={self.causal}, attention={self.reach.kind}"

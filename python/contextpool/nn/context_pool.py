@@ -1,16 +1,21 @@
 """The ContextPool module: predicts how much each token counts and how far each target looks, then pools."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
 
+from ._cache import TokenCache
 from ._options import Locality, Options, Predictor, SizeNorm, Weights
+from ._padding import Lengths, real_tokens
 from ._pooling import Prediction, at_targets, log_weights, normalized_sizes, pool_map, pool_row
 from ._predictor import Predictor as _Predictor
 from ._predictor import no_autocast
 
-_FIRST_ROOM = 64  # tokens a cache has room for at first
+Device = torch.device | str | int | None
 
 
 class Windows(NamedTuple):
@@ -24,49 +29,24 @@ class Windows(NamedTuple):
     sigma: Tensor | None
 
 
-class ContextPoolCache:
-    """What :meth:`ContextPool1d.step` remembers of the tokens seen so far.
-
-    Room is doubled when it is full, so that appending a token costs the same on average however many there are.
-    """
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._stores: dict[str, Tensor] = {}  # each [B, room, K]
-
-    def append(self, name: str, rows: Tensor) -> Tensor:
-        """Writes rows ``[B, T, K]`` behind the first ``length`` ones of a store; returns all, ``[B, length + T, K]``."""
-        needed = self.length + rows.shape[1]
-        store = self._stores.get(name)
-        if store is None or store.shape[1] < needed:
-            room = max(_FIRST_ROOM, needed) if store is None else 2 * needed
-            larger = rows.new_empty(rows.shape[0], room, rows.shape[2])
-            if store is not None:
-                larger[:, : self.length] = store[:, : self.length]
-            self._stores[name] = store = larger
-        store[:, self.length : needed] = rows
-        return store[:, :needed]
-
-    @property
-    def rows(self) -> int | None:
-        """The batch's size; None before the first step."""
-        return next((store.shape[0] for store in self._stores.values()), None)
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row b becomes what row ``rows[b]`` was (int64 ``[B']``): for beam search."""
-        self._stores = {name: store.index_select(0, rows) for name, store in self._stores.items()}
+class ContextPoolCache(TokenCache):
+    """What :meth:`ContextPool1d.step` remembers of the tokens seen so far: features, weights, and keys of
+    "nonlocal"."""
 
 
 class _ContextPool(nn.Module):
     """What rows and maps have in common."""
 
-    def __init__(self, options: Options, dims: int) -> None:
+    def __init__(self, options: Options, dims: int, device: Device, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.options = options
-        self.predictor = _Predictor(options, dims) if options.channels else None
         pairwise, features = options.pairwise_weights, options.features
-        self.theta = nn.Linear(features, features, bias=False) if pairwise else None
-        self.phi = nn.Linear(features, features, bias=False) if pairwise else None
+        with nullcontext() if device is None else torch.device(device):
+            self.predictor = _Predictor(options, dims) if options.channels else None
+            self.theta = nn.Linear(features, features, bias=False) if pairwise else None
+            self.phi = nn.Linear(features, features, bias=False) if pairwise else None
+        if dtype is not None:
+            self.to(dtype)
 
     def reset_parameters(self) -> None:
         """Draws every parameter anew by torch's own rule, then sets the sizes."""
@@ -87,11 +67,23 @@ class _ContextPool(nn.Module):
     def extra_repr(self) -> str:
         return str(self.options)
 
-    def _check_mask(self, mask: Tensor, shape: tuple[int, ...]) -> None:
-        if mask.dtype != torch.bool or mask.shape != shape:
+    def __prepare_scriptable__(self) -> None:
+        """What torch.jit.script asks first."""
+        raise NotImplementedError(
+            f"{self.options.who}: torch.jit.script is not supported; use torch.export, torch.compile or, for inputs of "
+            "one shape, torch.jit.trace"
+        )
+
+    def _check_dtype(self, x: Tensor) -> None:
+        """Inputs are of the dtype of the parameters, as for torch's own layers, unless autocast casts them."""
+        layer = self.theta if self.predictor is None else self.predictor.layers[0]
+        weight = getattr(layer, "weight", None)
+        if not isinstance(weight, Tensor) or weight.dtype == x.dtype or not weight.is_floating_point():
+            return
+        if not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
-                f"{self.options.who}: the mask of real tokens must be bool {list(shape)}, but is {mask.dtype} "
-                f"{list(mask.shape)}"
+                f"{self.options.who}: x is {x.dtype}, but the parameters are {weight.dtype}; convert one of them "
+                f"(module.to({x.dtype}) or x.to({weight.dtype})), or call the module under torch.autocast"
             )
 
     def _windows(
@@ -100,7 +92,7 @@ class _ContextPool(nn.Module):
         log_weight, sigma = None, prediction.sizes
         if self.options.weights == "unnormalized":
             log_weight = prediction.weights
-            if padded is not None:
+            if log_weight is not None and padded is not None:
                 log_weight = log_weight.masked_fill(padded.unsqueeze(1), 0)
         elif not self.options.pairwise_weights:
             tokens = 1
@@ -111,7 +103,7 @@ class _ContextPool(nn.Module):
         def shaped(values: Tensor | None, shape: list[int]) -> Tensor | None:
             if values is None:
                 return None
-            values = values.unflatten(2, shape)
+            values = torch.unflatten(values, 2, shape)
             return values.squeeze(1) if self.options.groups == 1 else values
 
         return Windows(shaped(log_weight, sources), shaped(sigma, targets))
@@ -145,6 +137,7 @@ class ContextPool1d(_ContextPool):
         causal: nothing that comes after a token reaches it. Needs reference_length.
         window: R of "fixed_window".
         seed, layer: what the places of "random_sparse" are drawn from.
+        device, dtype: of the parameters, as for torch's own modules.
 
     Shapes: ``x [B, N, D] -> y [B, N, D]``.
     """
@@ -168,31 +161,74 @@ class ContextPool1d(_ContextPool):
         window: float = 4.0,
         seed: int = 0,
         layer: int = 0,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         options = Options(
             "ContextPool1d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
             initial_sigma, hidden, kernel, groups, causal, window, seed, layer,
         )  # fmt: skip
-        super().__init__(options, dims=1)
+        super().__init__(options, 1, device, dtype)
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_windows: Literal[False] = False,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        *,
+        return_windows: Literal[True],
+        key_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Windows]: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_windows: bool = False,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Windows]: ...
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, mask: Tensor | None = None, return_windows: bool = False
+        self,
+        x: Tensor,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_windows: bool = False,
+        *,
+        key_padding_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Windows]:
-        """Pools each row.
+        """Pools each row. At most one of lengths, mask and key_padding_mask; padded tokens, whatever they hold, reach
+        neither the others nor the gradients.
 
         Args:
             x: features, ``[B, N, D]``.
-            lengths: how many of each row's first tokens are real, int64 ``[B]``; or
-            mask: which tokens are real, bool ``[B, N]``. Padded tokens, whatever they hold, reach neither the others
-                nor the gradients.
+            lengths: how many of each row's first tokens are real, integers ``[B]`` (a tensor or a list), from 0 to N.
+            mask: which tokens are real, ``[B, N]``: bool, or integers 0 and 1.
             return_windows: also return what was predicted.
+            key_padding_mask: which tokens are padding, ``[B, N]``: the polarity of ``torch.nn.MultiheadAttention``.
 
         Returns:
             ``y [B, N, D]`` in the dtype of ``x``, 0 at padded tokens; with return_windows ``(y, Windows)``, whose
             ``log_weight`` and ``sigma`` are ``[B, N]`` (``[B, G, N]`` with groups).
         """
         self._check_input(x)
-        padded = self._padded(x, lengths, mask)
+        real = real_tokens(self.options.who, x.shape[:2], x.device, lengths, mask, key_padding_mask)
+        padded = None if real is None else ~real
         if padded is not None:
             x = x.masked_fill(padded.unsqueeze(2), 0)
         prediction = self._predict(x, padded)
@@ -204,32 +240,50 @@ class ContextPool1d(_ContextPool):
             return y
         return y, self._windows(x, prediction, padded, [x.shape[1]], [x.shape[1]])
 
-    @torch.no_grad()
-    def step(self, x: Tensor, cache: ContextPoolCache) -> Tensor:
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def step(
+        self,
+        x: Tensor,
+        cache: ContextPoolCache,
+        mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
         """The outputs of new tokens that follow those in the cache, which then holds them too.
 
-        What :meth:`forward` gives for these positions of the whole row. Causal modules only; without gradients.
+        What :meth:`forward` gives for these positions of the whole row. Causal modules only. The cache is part of the
+        graph where gradients are recorded; decode under ``torch.no_grad()`` or ``torch.inference_mode()``.
 
         Args:
             x: features of the new tokens, ``[B, T, D]`` with ``T >= 1``.
             cache: ``ContextPoolCache()`` before the first step; it is changed.
+            mask: which of the new tokens are real, ``[B, T]``; all unless given. The cache remembers it, so a
+                left-padded batch needs it for the prompt only.
+            key_padding_mask: which of them are padding, instead of mask.
 
         Returns:
-            ``y [B, T, D]``.
+            ``y [B, T, D]``, 0 at padded tokens.
         """
         self._check_input(x)
         if not self.options.causal:
             raise ValueError("ContextPool1d: step is for causal modules; build it with causal=True")
         if x.shape[1] == 0:
             raise ValueError(f"ContextPool1d: step needs at least one new token, but x is {list(x.shape)}")
-        if cache.rows not in (None, x.shape[0]):
-            raise ValueError(f"ContextPool1d: the cache has {cache.rows} rows, but x has {x.shape[0]}")
+        cache.check_rows(self.options.who, x)
+        fresh = real_tokens(self.options.who, x.shape[:2], x.device, None, mask, key_padding_mask)
+        if fresh is not None:
+            x = x.masked_fill(~fresh.unsqueeze(2), 0)
+        real = cache.append_mask(fresh, x)
+        padded = None if real is None else ~real
         features = cache.append("features", x)
         prediction = Prediction()
         if self.predictor is not None:
             # The new tokens and as many before them as their channels depend on.
             seen = min(cache.length, self.predictor.reach)
-            weights, sizes, _, _ = self._predict(features[:, cache.length - seen :], None)
+            near = slice(cache.length - seen, None)
+            weights, sizes, _, _ = self._predict(features[:, near], None if padded is None else padded[:, near])
             if weights is not None:
                 weights = cache.append("weights", weights[:, :, seen:].transpose(1, 2)).transpose(1, 2)
             prediction = Prediction(weights, None if sizes is None else sizes[:, :, seen:])
@@ -237,28 +291,15 @@ class ContextPool1d(_ContextPool):
             prediction = prediction._replace(queries=self.theta(x), keys=cache.append("keys", self.phi(x)))
         cache.length += x.shape[1]
         with no_autocast(x):
-            return pool_row(self.options, features, prediction, None, x.shape[1])
+            return pool_row(self.options, features, prediction, padded, x.shape[1])
 
     def _check_input(self, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[2] != self.options.features:
-            raise ValueError(
-                f"ContextPool1d: x must be [batch, tokens, {self.options.features}], but is {list(x.shape)}"
-            )
-
-    def _padded(self, x: Tensor, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
-        if lengths is not None and mask is not None:
-            raise ValueError("ContextPool1d: lengths and mask say the same thing; give one of them")
-        if lengths is not None:
-            if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.shape != x.shape[:1]:
-                raise ValueError(
-                    f"ContextPool1d: lengths must be integers [{x.shape[0]}], but are {lengths.dtype} "
-                    f"{list(lengths.shape)}"
-                )
-            return torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
-        if mask is not None:
-            self._check_mask(mask, x.shape[:2])
-            return ~mask
-        return None
+        features = self.options.features
+        if x.dim() != 3 or x.shape[2] != features:
+            transposed = x.dim() == 3 and x.shape[1] == features
+            hint = "; x.transpose(1, 2) puts the features last" if transposed else ""
+            raise ValueError(f"ContextPool1d: x must be [batch, tokens, {features}], but is {list(x.shape)}{hint}")
+        self._check_dtype(x)
 
     def _predict(self, x: Tensor, padded: Tensor | None) -> Prediction:
         if self.predictor is None:
@@ -310,12 +351,14 @@ class ContextPool2d(_ContextPool):
         window: float = 4.0,
         seed: int = 0,
         layer: int = 0,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         options = Options(
             "ContextPool2d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
             initial_sigma, hidden, kernel, groups, False, window, seed, layer,
         )  # fmt: skip
-        super().__init__(options, dims=2)
+        super().__init__(options, 2, device, dtype)
         self.stride = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
         if min(self.stride) < 1:
             raise ValueError(f"ContextPool2d: stride must be positive, but is {stride}")
@@ -323,29 +366,39 @@ class ContextPool2d(_ContextPool):
     def extra_repr(self) -> str:
         return f"{self.options}, stride={self.stride}"
 
+    @overload
+    def forward(self, x: Tensor, mask: Tensor | None = None, return_windows: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, return_windows: Literal[True]
+    ) -> tuple[Tensor, Windows]: ...
+
+    @overload
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False
+    ) -> Tensor | tuple[Tensor, Windows]: ...
+
     def forward(
         self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False
     ) -> Tensor | tuple[Tensor, Windows]:
         """Pools each map.
 
         Args:
-            x: features, ``[B, C, H, W]``.
-            mask: which pixels are real, bool ``[B, H, W]``. Padded pixels, whatever they hold, reach neither the others
-                nor the gradients.
+            x: features, ``[B, C, H, W]``, in any memory format (``channels_last`` is one of that shape). A tensor of
+                shape ``[B, H, W, C]`` is refused unless H is C, when it cannot be told apart.
+            mask: which pixels are real, ``[B, H, W]``: bool, or integers 0 and 1. Padded pixels, whatever they hold,
+                reach neither the others nor the gradients.
             return_windows: also return what was predicted.
 
         Returns:
             ``y [B, C, Ho, Wo]`` in the dtype of ``x``, 0 at padded pixels; with return_windows ``(y, Windows)``, with
             ``log_weight [B, H, W]`` and ``sigma [B, Ho, Wo]`` (``[B, G, ...]`` with groups).
         """
-        if x.dim() != 4 or x.shape[1] != self.options.features:
-            raise ValueError(
-                f"ContextPool2d: x must be [batch, {self.options.features}, height, width], but is {list(x.shape)}"
-            )
-        padded = None
-        if mask is not None:
-            self._check_mask(mask, (x.shape[0], x.shape[2], x.shape[3]))
-            padded = ~mask
+        self._check_input(x)
+        real = real_tokens(self.options.who, (x.shape[0], x.shape[2], x.shape[3]), x.device, mask=mask)
+        padded = None if real is None else ~real
+        if padded is not None:
             x = x.masked_fill(padded.unsqueeze(1), 0)
         prediction = self._predict(x, padded)
         if self.theta is not None and self.phi is not None:
@@ -354,14 +407,27 @@ class ContextPool2d(_ContextPool):
                 queries=self.theta(targets), keys=self.phi(x.flatten(2).transpose(1, 2))
             )
         with no_autocast(x):
-            empty = x.numel() == 0
-            y = at_targets(self.stride, x).clone() if empty else pool_map(
-                self.options, self.stride, x, prediction, padded
-            )
+            if x.numel():
+                y = pool_map(self.options, self.stride, x, prediction, padded)
+            else:
+                y = at_targets(self.stride, x).clone()
         if not return_windows:
             return y
         flat_padded = None if padded is None else padded.flatten(1)
         return y, self._windows(x, prediction, flat_padded, list(x.shape[2:]), list(y.shape[2:]))
+
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def _check_input(self, x: Tensor) -> None:
+        features = self.options.features
+        if x.dim() != 4 or x.shape[1] != features:
+            last = x.dim() == 4 and x.shape[3] == features
+            hint = "; x.permute(0, 3, 1, 2) puts the channels second" if last else ""
+            raise ValueError(
+                f"ContextPool2d: x must be [batch, {features}, height, width], but is {list(x.shape)}{hint}"
+            )
+        self._check_dtype(x)
 
     def _predict(self, x: Tensor, padded: Tensor | None) -> Prediction:
         if self.predictor is None:
@@ -376,7 +442,8 @@ class ContextPool2d(_ContextPool):
             return None
         height, width = channels.shape[2:]
         flat_padded = None if padded is None else padded.flatten(1)
-        sizes = normalized_sizes(self.options, channels.flatten(2), flat_padded).unflatten(2, (height, width))
+        sizes = normalized_sizes(self.options, channels.flatten(2), flat_padded)
+        sizes = torch.unflatten(sizes, 2, (height, width))
         if self.options.reference_length:
             sizes = sizes * (self.options.ratio * self.options.reference_length)
         elif padded is None:
