@@ -179,7 +179,9 @@ class Reference:
             dense = inputs.leaves()
             y16 = formula(*dense, causal, positions)
             peer = (y16.detach(), *gradients(y16, dense, dy))
-            bounds = [torch.maximum(b, 2 * largest(peer[k].double() - self.want[k])) for k, b in enumerate(bounds)]
+            # Where PyTorch's own gradient is NaN or infinite (sizes near 0), it allows nothing.
+            errors = [(a.double() - b).nan_to_num(0, 0, 0) for a, b in zip(peer, self.want)]
+            bounds = [torch.maximum(bound, 2 * largest(error)) for bound, error in zip(bounds, errors)]
         if self.half and inputs.x.is_cuda:  # its matrix units round each score
             score = (dy.double() @ live.mT).abs()
             change = p * (score + (p * score).sum(-1, keepdim=True)) * torch.finfo(dtype).eps / 2
