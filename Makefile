@@ -1,10 +1,10 @@
-# Every door of the project; `make help` lists them. Each does its own set-up, once. JOBS=n limits parallel compiling.
-.PHONY: help demo build test bench lint format asan fuzz wheel clean
+# All targets of the project; `make help` lists them. Each does its own set-up, once. JOBS=n limits parallel compiling.
+.PHONY: help demo build test check test-cpus bench lint format cuda asan tsan fuzz wheel clean
 .DEFAULT_GOAL := help
 READY := .venv/.ready
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: build ## trains three small language models on this machine and compares them, in minutes
 	.venv/bin/python scripts/demo.py
@@ -12,24 +12,36 @@ demo: build ## trains three small language models on this machine and compares t
 build: build/build.ninja ## the library; then .venv/bin/python can import contextpool
 	cmake --build --preset default $(JOBS:%=-j%)
 
-test: build ## every test, C++ and Python; where there is nvcc, the CUDA sources are compiled too
-	if grep -q contextpool_cuda_check build/build.ninja; then \
-	  cmake --build --preset default --target contextpool_cuda_check $(JOBS:%=-j%); fi
+test: build cuda ## every test, C++ and Python; where there is nvcc, the CUDA sources are compiled too
 	.venv/bin/python scripts/test.py
+
+check: build ## everything slow: lint, sanitizers, fuzzing, other CPUs; a line for each
+	.venv/bin/python scripts/check.py
+
+test-cpus: build ## the tests of operators and modules with other CPU instructions, ours and PyTorch's
+	.venv/bin/python scripts/test_cpus.py
 
 bench: build ## speed and memory beside plain PyTorch (ARGS=--quick for a short run)
 	.venv/bin/python bench/pool1d.py $(ARGS)
 	.venv/bin/python bench/pool2d.py $(filter --quick,$(ARGS))
 
-lint: build/build.ninja ## clang-format and clang-tidy; silence is success
+lint: build ## clang-format, ruff, mypy and clang-tidy; silence is success
 	scripts/lint.sh
 
-format: ## rewrite the C++ files in the house format
-	scripts/lint.sh --fix
+format: $(READY) ## rewrite the files in the house format
+	scripts/lint.sh fix
 
-asan: build-asan/build.ninja ## C++ tests of kernels, operators and files under the address and undefined-behaviour sanitizers
-	cmake --build --preset asan $(JOBS:%=-j%) --target contextpool_kernels_test contextpool_ops_test contextpool_io_test
+cuda: build/build.ninja ## where there is nvcc but torch has no CUDA, compile the CUDA sources all the same
+	if grep -q contextpool_cuda_check build/build.ninja; then \
+	  cmake --build --preset default --target contextpool_cuda_check $(JOBS:%=-j%); fi
+
+asan: build-asan/build.ninja ## every C++ test under the address and undefined-behaviour sanitizers
+	cmake --build --preset asan $(JOBS:%=-j%)
 	ctest --preset asan
+
+tsan: build-tsan/build.ninja ## C++ tests of kernels, operators, files and data under the thread sanitizer
+	cmake --build --preset tsan $(JOBS:%=-j%)
+	ctest --preset tsan
 
 fuzz: ## the parser of untrusted files on made-up ones, for FUZZ_SECONDS (60)
 	scripts/fuzz.sh
@@ -38,7 +50,7 @@ wheel: $(READY) ## dist/contextpool-*.whl, for the torch in .venv
 	CXX=$${CXX:-c++} .venv/bin/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 
 clean: ## remove everything built; .venv stays
-	rm -rf build build-asan build-fuzz build-wheel dist
+	rm -rf build build-asan build-tsan build-fuzz build-wheel dist
 
 $(READY): requirements.txt scripts/setup.sh
 	scripts/setup.sh
@@ -46,5 +58,5 @@ $(READY): requirements.txt scripts/setup.sh
 build/build.ninja: $(READY) CMakePresets.json
 	cmake --preset default --fresh
 
-build-asan/build.ninja: $(READY) CMakePresets.json
-	cmake --preset asan --fresh
+build-%/build.ninja: $(READY) CMakePresets.json
+	cmake --preset $* --fresh

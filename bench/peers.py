@@ -38,7 +38,9 @@ compiled_pool1d = torch.compile(pool1d, dynamic=False)
 compiled_pool2d = torch.compile(pool2d, dynamic=False)
 
 
-def rows(batch: int, length: int, features: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def rows(
+    batch: int, length: int, features: int, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     """x, log_weight and sigma of rows; sizes as the paper draws them, uniform up to a tenth of the length."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(batch, length, features, generator=g)

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 import contextpool
 import peers
-import torch
 from measure import machine, medians_ms, memory, print_table
-from torch import Tensor
 
 LENGTHS = (256, 577, 1024, 2048, 8192)
 LONG_LENGTHS = (131072, 1048576)

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import contextpool
 import torch
+from torch import Tensor
+
+import contextpool
 from measure import machine, medians_ms, memory, print_table
 from peers import MAP_RATIO, compiled_pool2d, maps
 from peers import pool2d as dense
-from torch import Tensor
 
 Pool = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 # batch, channels, side, stride

@@ -62,7 +62,7 @@ else()
   if(TARGET contextpool_kernels_cuda)
     # One architecture is enough to see that everything compiles. The one header that only a torch with CUDA carries
     # says how its libraries were built.
-    set_target_properties(contextpool_kernels_cuda PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    set_target_properties(contextpool_kernels_cuda PROPERTIES CUDA_ARCHITECTURES 90a-real COMPILE_WARNING_AS_ERROR ON)
     file(WRITE "${PROJECT_BINARY_DIR}/cuda_check/c10/cuda/impl/cuda_cmake_macros.h"
          "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
     add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp)

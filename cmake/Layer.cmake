@@ -1,16 +1,16 @@
 # contextpool_layer(<name> SOURCES ... LIBRARIES ...): the library contextpool_<name> of a layer above ops, public headers
 # under include/, its own under src/. contextpool_pch(<target>): compiles a target with the shared precompiled header.
-# These layers only call operators: -O1 compiles twice as fast and runs as fast. All of them need the same flags, those
-# of executables too, or the header is not taken. Their inline functions are not hidden: libtorch_cuda looks for some of
-# them in the program.
+# All of them need the same flags, those of executables too, or the header is not taken. Their inline functions are not
+# hidden: libtorch_cuda looks for some of them in the program.
+set(_upper_flags -fpch-preprocess -fPIC $<$<BOOL:${CONTEXTPOOL_QUICK_BUILD}>:-O1>)
 add_library(contextpool_torch_header OBJECT "${PROJECT_SOURCE_DIR}/src/torch_header.cpp")
 target_link_libraries(contextpool_torch_header PRIVATE contextpool::torch_cpu)
 target_precompile_headers(contextpool_torch_header PRIVATE <torch/torch.h>)
 set_target_properties(contextpool_torch_header PROPERTIES VISIBILITY_INLINES_HIDDEN OFF)
-target_compile_options(contextpool_torch_header PRIVATE -fpch-preprocess -fPIC -O1)
+target_compile_options(contextpool_torch_header PRIVATE ${_upper_flags})
 
 function(contextpool_pch target)
-  target_compile_options(${target} PRIVATE -fpch-preprocess -fPIC -O1)
+  target_compile_options(${target} PRIVATE ${_upper_flags})
   target_precompile_headers(${target} REUSE_FROM contextpool_torch_header)
   set_target_properties(${target} PROPERTIES VISIBILITY_INLINES_HIDDEN OFF)
 endfunction()

@@ -30,8 +30,8 @@ def main() -> None:
         f'<rect width="{width}" height="{base + 66}" fill="#ffffff"/>',
         text(LEFT, 20, "Each target i averages the tokens around it, by its own size sigma_i and the tokens&#8217; "
              "log weights l_j."),
-        text(LEFT, base + 34, f"tokens j = 0 .. {TOKENS - 1}; darker: larger log weight. Bars: the weights p_ij of three "
-             "targets, each"),
+        text(LEFT, base + 34, f"tokens j = 0 .. {TOKENS - 1}; darker: larger log weight. Bars: the weights p_ij of "
+             "three targets, each"),
         text(LEFT, base + 52, "set summing to 1. Lines: the same with equal log weights. A model predicts l_j and "
              "sigma_i."),
     ]  # fmt: skip

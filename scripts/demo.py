@@ -1,7 +1,7 @@
 """`make demo`: three small language models on the same text, without and with pooling, and what they cost.
 
-Trains a plain transformer, the control (a depthwise convolution in ContextPool's place) and ContextPool on the source of
-Python's standard library, scores each on held-out text, lets the last one write, and prints one table.
+Trains a plain transformer, the control (a depthwise convolution in ContextPool's place) and ContextPool on the source
+of Python's standard library, scores each on held-out text, lets the last one write, and prints one table.
 """
 
 import argparse
@@ -71,8 +71,8 @@ def main() -> int:
     print(f"\n{'model':<18} {'parameters':>10} {'bpc':>7} {'tokens/s':>9} {'memory':>8}")
     for what, size, r in rows:
         print(f"{what:<18} {size:>10} {r['bpc']:>7.3f} {r['rate']:>9.0f} {r['memory']:>5.0f} MB")
-    print("\nbpc: bits per character on held-out text, lower is better. One run each, so small differences mean little;")
-    print("tokens/s and memory are of training.")
+    print("\nbpc: bits per character on held-out text, lower is better. One run each, so small differences mean")
+    print("little; tokens/s and memory are of training.")
     print(f"{time.monotonic() - start:.0f} s. Everything is in {out}: the text, and for each model a run folder with")
     print("config.toml, log.jsonl, checkpoints/ and TensorBoard's events.")
     return 0

@@ -2,8 +2,8 @@
 
 Usage: demo_text.py FILE [BYTES]   (BYTES: how much, 4 million by default)
 
-Modules come in the order of a hash of their names, so that the held-out end of the text is like the rest of it. The same
-Python gives the same text.
+Modules come in the order of a hash of their names, so that the held-out end of the text is like the rest of it. The
+same Python gives the same text.
 """
 
 import hashlib

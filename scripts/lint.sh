@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Checks format and habits of the C++ files; with --fix rewrites them in the house format. Quiet when all is well.
+# Format and habits of the C++ and Python files; quiet when all is well.
+#   scripts/lint.sh          clang-format, ruff, mypy and clang-tidy (which keeps what was clean, see scripts/tidy.py)
+#   scripts/lint.sh quick    all but clang-tidy: seconds
+#   scripts/lint.sh fix      rewrites the files in the house format
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh lint
+bin=.venv/bin
+for tool in clang-format ruff mypy; do
+  [ -x $bin/$tool ] || { echo "lint: $tool is missing; .venv/bin/pip install -r requirements.txt brings it" >&2; exit 1; }
+done
 
-mapfile -t files < <(git ls-files -co --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' | while read -r f; do
-  [ -e "$f" ] && echo "$f"
-done)
-if [ "${1:-}" = --fix ]; then
-  exec clang-format -i "${files[@]}"
+mapfile -t files < <(find bench include src tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \))
+if [ "${1:-}" = fix ]; then
+  $bin/clang-format -i "${files[@]}"
+  exec $bin/ruff check --quiet --fix
 fi
-clang-format --dry-run --Werror "${files[@]}"
-
-# Each file as the build compiles it, but for what clang-tidy's clang does not know: gcc's OpenMP and gcc-only flags.
-log=build/clang-tidy.log
-run-clang-tidy-19 -quiet -p build -j "${JOBS:-$(nproc)}" -extra-arg=-fno-openmp -extra-arg=-Wno-unknown-warning-option \
-  -extra-arg=-Wno-ignored-optimization-argument "$PWD/(src|tests)/.*\.cpp" >"$log" 2>&1 || status=$?
-if [ "${status:-0}" != 0 ] || grep -qE ': (warning|error): ' "$log"; then
-  grep -E -A3 ': (warning|error): ' "$log" || tail -20 "$log"
-  exit 1
+$bin/clang-format --dry-run --Werror "${files[@]}"
+$bin/ruff check --quiet
+$bin/mypy --no-error-summary
+if [ "${1:-}" != quick ]; then
+  scripts/setup.sh lint
+  $bin/python scripts/tidy.py
 fi

@@ -30,7 +30,6 @@ install_missing() {
 }
 
 if [ "${1:-}" = lint ]; then
-  need clang-format command -v clang-format
   need clang-tidy-19 command -v run-clang-tidy-19 # the default, 14, does not know _Float16 on x86
   install_missing
   exit
@@ -59,7 +58,6 @@ need ccache command -v ccache
 need libgtest-dev sh -c 'echo "#include <gtest/gtest.h>" | g++ -E -x c++ -'
 need libcli11-dev sh -c 'echo "#include <CLI/CLI.hpp>" | g++ -E -x c++ -'
 need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | g++ -E -x c++ -'
-need libfmt-dev sh -c 'echo "#include <fmt/format.h>" | g++ -E -x c++ -'
 need python3-venv "$python" -c 'import ensurepip'
 need python3-dev "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 install_missing

@@ -23,8 +23,8 @@ import torch
 from stopwatch import copy_rate, medians_ms, replay_of
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tests/python")]
-from peers import compiled_pool1d  # noqa: E402
-from pool1d_cases import Inputs, Reference  # noqa: E402
+from peers import compiled_pool1d
+from pool1d_cases import Inputs, Reference
 
 INF = float("inf")
 
@@ -209,11 +209,11 @@ def time_all(op, shapes, dtype):
         if shapes and shape not in shapes:
             continue
         x, l, sigma = problem(shape, size, dtype)
-        row = dict(shape=shape, causal=causal, size=size, dtype=str(dtype)[6:])
-        ours = lambda x, l, s: op(x, l, s, causal, "auto")  # noqa: E731
+        row = {"shape": shape, "causal": causal, "size": size, "dtype": str(dtype)[6:]}
+        ours = lambda x, l, s: op(x, l, s, causal, "auto")
         theirs = None
         if x.shape[1] <= 32768:
-            theirs = lambda x, l, s: compiled_pool1d(x, l, s, causal)  # noqa: E731
+            theirs = lambda x, l, s: compiled_pool1d(x, l, s, causal)
         with torch.no_grad():
             calls = [lambda: ours(x, l, sigma), replay_of(lambda: ours(x, l, sigma))]
             if theirs:
@@ -234,7 +234,7 @@ def time_all(op, shapes, dtype):
             row["times_eager"] = row["compile_both"] / row["both"]
             row["times_graph"] = row["compile_both"] / row["both_graph"]
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-        del x, l, sigma
+        x = l = sigma = None  # before the next ones are made
         torch.cuda.empty_cache()
 
 
@@ -319,7 +319,7 @@ def host(op):
     print(f"{microseconds(step):7.1f}  forward and backward through autograd")
     print(f"{microseconds(lambda: torch.autograd.grad(xs * w, (xs,), dy)):7.1f}  x * w through autograd")
     scale, shift = (torch.full((x.shape[-1],), v, device="cuda", dtype=x.dtype).requires_grad_() for v in (1.0, 0.0))
-    norm = lambda: torch.nn.functional.layer_norm(xs, scale.shape, scale, shift)  # noqa: E731
+    norm = lambda: torch.nn.functional.layer_norm(xs, scale.shape, scale, shift)
     steps = {
         "ours": step,
         "layer_norm": lambda: torch.autograd.grad(norm(), (xs, scale, shift), dy),

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import contextpool
 import torch
 from stopwatch import Step, copy_rate, medians_ms, replay_of
 from torch import Tensor
 
+import contextpool
+
 sys.path.append(str(Path(__file__).parents[1]))
-import peers  # noqa: E402
+import peers
 
 # batch, channels, side, stride, dtype, channels last
 CASES = (
@@ -68,7 +69,8 @@ def extra(call: Step, results: int) -> int:
 def table(count: int) -> None:
     rate = copy_rate()
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {rate / 1e9:.2f} TB/s; milliseconds,")
-    print(f"medians of {count}; sigma uniform up to {peers.MAP_RATIO} of the side; `faster`: torch.compile over ours in replay")
+    print(f"medians of {count}; sigma uniform up to {peers.MAP_RATIO} of the side;")
+    print("`faster`: torch.compile over ours in replay")
     print("(eager in brackets); difference of the two y in units of max |x|.\n")
     head = ["map", "dtype", "format", "forward", "replay", "dense", "compiled", "fwd+bwd", "replay", "floors", "dense",
             "compiled", "faster: forward", "fwd+bwd", "memory / x", "dense's", "difference"]  # fmt: skip
@@ -91,7 +93,8 @@ def table(count: int) -> None:
         row = [f"{batch} x {channels} x {side}²" + (f" / {stride}" if stride > 1 else ""),
                str(dtype).removeprefix("torch."), "last" if last else "first",
                f"{forward:.3f}", f"{forward_replay:.3f}", f"{forward_dense:.3f}", f"{forward_compiled:.3f}",
-               f"{both:.3f}", f"{both_replay:.3f}", f"{both_replay / floor:.1f}", f"{both_dense:.3f}", f"{both_compiled:.3f}",
+               f"{both:.3f}", f"{both_replay:.3f}", f"{both_replay / floor:.1f}", f"{both_dense:.3f}",
+               f"{both_compiled:.3f}",
                f"{forward_compiled / forward_replay:.1f} ({forward_compiled / forward:.1f})",
                f"{both_compiled / both_replay:.1f} ({both_compiled / both:.1f})", f"{memory[0]:.1f}",
                f"{memory[1]:.1f}", f"{difference:.0e}"]  # fmt: skip

@@ -8,8 +8,9 @@ A number is a length for pool1d, `maps` is pool2d. initcheck wants kernels built
 
 import sys
 
-import contextpool
 import torch
+
+import contextpool
 
 INF = float("inf")
 PLAIN = 2000  # tokens above which float64 is left out: its kernel looks at all pairs

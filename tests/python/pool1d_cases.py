@@ -112,8 +112,8 @@ def make(
 
 
 def weights(log_weight: Tensor, sigma: Tensor, causal: bool, positions: Tensor | None = None) -> Tensor:
-    """p_ij, [..., M, N], in the dtype of sigma: the formula with its support, masks and limits. The targets are the last
-    M tokens, or those at `positions`."""
+    """p_ij, [..., M, N], in the dtype of sigma: the formula with its support, masks and limits. The targets are the
+    last M tokens, or those at `positions`."""
     t = distances(log_weight, sigma, positions).to(sigma.dtype)
     size = sigma[..., None]
     exists = (t == 0) | ((size > 0) & (t * t <= 160 * size * size))

@@ -12,8 +12,8 @@ PROGRAM = Path(contextpool.__file__).parents[2] / "bin" / "contextpool"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 # A model that takes milliseconds a step.
-SMALL = "--layers 1 --features 16 --heads 2 --feedforward 32 --pool-hidden 8".split()
-SHORT = "--length 32 --batch 2 --device cpu --eval-tokens 200".split()
+SMALL = ["--layers", "1", "--features", "16", "--heads", "2", "--feedforward", "32", "--pool-hidden", "8"]
+SHORT = ["--length", "32", "--batch", "2", "--device", "cpu", "--eval-tokens", "200"]
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess:

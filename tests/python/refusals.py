@@ -1,7 +1,7 @@
 """Every wrong input of the operators and modules, each in a process of its own: prints one line a case, how it ended.
 
-Usage: refusals.py DEVICE. On the CPU each case is a fork, so that one that crashes is told from the rest; a CUDA context
-does not survive a fork, so there a crash ends them all.
+Usage: refusals.py DEVICE. On the CPU each case is a fork, so that one that crashes is told from the rest; a CUDA
+context does not survive a fork, so there a crash ends them all.
 """
 
 import os
@@ -28,7 +28,8 @@ def operator_cases(device: str) -> Cases:
     for what, (tensors, _) in sequences.BAD.items():
         cases[f"pool1d, {what}"] = ("contextpool::pool1d", lambda t=tensors: contextpool.pool1d(*there(t)))
     for what, (tensors, options, _) in maps.BAD.items():
-        cases[f"pool2d, {what}"] = ("contextpool::pool2d", lambda t=tensors, o=options: contextpool.pool2d(*there(t), **o))
+        call = lambda t=tensors, o=options: contextpool.pool2d(*there(t), **o)
+        cases[f"pool2d, {what}"] = ("contextpool::pool2d", call)
     return cases
 
 
@@ -58,7 +59,10 @@ def module_cases(device: str) -> Cases:
         "a step of another batch": ("ContextPool1d", lambda: causal.step(tensor(3, 1, 8), cache)),
         "a row for a map": ("ContextPool2d", lambda: pixels(x)),
         "a map of other features": ("ContextPool2d", lambda: pixels(tensor(2, 7, 6, 6))),
-        "a mask of another map": ("ContextPool2d", lambda: pixels(tensor(2, 8, 6, 6), mask=tensor(2, 6, 5, dtype=torch.bool))),
+        "a mask of another map": (
+            "ContextPool2d",
+            lambda: pixels(tensor(2, 8, 6, 6), mask=tensor(2, 6, 5, dtype=torch.bool)),
+        ),
         "a model without layers": ("LanguageModel", lambda: LanguageModel(layers=0)),
     }
     return calls

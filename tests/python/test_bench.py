@@ -6,10 +6,10 @@ import subprocess
 import sys
 from types import ModuleType
 
-import contextpool
 import pytest
 import torch
 
+import contextpool
 from program import ROOT
 
 
@@ -38,7 +38,8 @@ def test_peer_of_pool2d_is_the_same_function(peers: ModuleType, stride: int, cha
 
 
 @pytest.mark.parametrize(
-    "command", [["bench/pool1d.py", "--quick", "--lengths", "32", "--long-lengths", "256"], ["bench/pool2d.py", "--quick"]]
+    "command",
+    [["bench/pool1d.py", "--quick", "--lengths", "32", "--long-lengths", "256"], ["bench/pool2d.py", "--quick"]],
 )
 def test_benchmark_runs_from_the_repository_alone(command: list[str]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -89,7 +89,8 @@ print(tuple(LanguageModel.load("tiny")(torch.tensor([list(b"def main(argv):")]))
 
 
 def test_wheel_says_what_it_is_and_needs(installed: Path, tmp_path: Path) -> None:
-    assert "No broken requirements found" in run(sys.executable, "-m", "pip", "--python", installed, "check", cwd=tmp_path)
+    says = run(sys.executable, "-m", "pip", "--python", installed, "check", cwd=tmp_path)
+    assert "No broken requirements found" in says
     script = """
 from importlib.metadata import metadata, requires
 about = metadata("contextpool")
@@ -168,8 +169,8 @@ def test_the_cmake_package_names_its_components(prefix: Path, tmp_path: Path) ->
 
 def test_installed_headers_need_nothing_but_torch(prefix: Path) -> None:
     own = {path.relative_to(prefix / "include").as_posix() for path in (prefix / "include/contextpool").rglob("*.h")}
-    needed = {line.split()[1].strip('<>"') for name in own for line in (prefix / "include" / name).read_text().splitlines()
-              if line.startswith("#include")}  # fmt: skip
+    lines = [line for name in own for line in (prefix / "include" / name).read_text().splitlines()]
+    needed = {line.split()[1].strip('<>"') for line in lines if line.startswith("#include")}
     foreign = {name for name in needed - own if "." in name and not name.startswith(("torch/", "ATen/", "c10/"))}
     assert not foreign
 

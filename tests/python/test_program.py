@@ -4,13 +4,14 @@ import json
 import math
 import re
 import struct
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 import torch
-from program import ROOT, SHORT, SMALL, call, contextpool_says, log
 from safetensors.torch import load_file, save_file
+
+from program import ROOT, SHORT, SMALL, call, contextpool_says, log
 
 PRESETS = sorted(p.stem for p in (ROOT / "configs").glob("*.toml"))
 
@@ -129,7 +130,9 @@ def test_models_lists_the_registry_with_its_costs(table: dict[str, list[str]]) -
 def test_eval_by_run_and_by_file_agree_and_follow_the_protocol(run: Path, text: Path) -> None:
     windows = ["--window", 64, "--step", 16, "--tokens", 500, "--json"]
     by_run = json.loads(contextpool_says("eval", "--run", run, *windows))
-    by_file = json.loads(contextpool_says("eval", "--checkpoint", model_file(run), "--data", text, *windows, "--batch", 7))
+    by_file = json.loads(
+        contextpool_says("eval", "--checkpoint", model_file(run), "--data", text, *windows, "--batch", 7)
+    )
     assert by_run["tokens"] == by_file["tokens"] == 499
     assert by_run["bpc"] == pytest.approx(by_file["bpc"], abs=1e-5)
     other = json.loads(contextpool_says("eval", "--run", run, *windows, "--split", "dev"))
@@ -211,7 +214,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, text: Path, run: Path) -> di
     folder = tmp_path_factory.mktemp("files")
     good = model_file(run).read_bytes()
     tensors = load_file(model_file(run))
-    paths = {name: folder / name for name in ("NEW", "TYPO", "SECTION", "MISSING", "EMPTY", "FOLDER", "TRUNCATED", "HUGE", "OTHER", "LIAR")}
+    names = ("NEW", "TYPO", "SECTION", "MISSING", "EMPTY", "FOLDER", "TRUNCATED", "HUGE", "OTHER", "LIAR")
+    paths = {name: folder / name for name in names}
     paths["TYPO"].write_text("batch = 2\nlenght = 64\n")
     paths["SECTION"].write_text("[train]\nlength = 64\n")
     paths["EMPTY"].write_bytes(b"")
@@ -224,7 +228,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, text: Path, run: Path) -> di
     return {**paths, "TEXT": text, "MODEL": model_file(run)}
 
 
-@pytest.mark.parametrize("arguments, status, words", bad_inputs(), ids=lambda x: " ".join(x[-4:]) if isinstance(x, list) else "")
+@pytest.mark.parametrize(
+    "arguments, status, words", bad_inputs(), ids=lambda x: " ".join(x[-4:]) if isinstance(x, list) else ""
+)
 def test_bad_input_is_one_line_and_changes_nothing(
     arguments: list[str], status: int, words: str, files: dict[str, Path]
 ) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import block
-from program import ENVIRONMENT, PROGRAM, ROOT, SHORT, contextpool_says
 from safetensors.torch import load_file, save_file
 
 from contextpool.models import LanguageModel
+from examples import block
+from program import ENVIRONMENT, PROGRAM, ROOT, SHORT, contextpool_says
 
 TOOL = PROGRAM.parents[1] / "tests" / "contextpool_models_tool"
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from program import SHORT, SMALL, assert_same_run, call, checkpoint, contextpool_says, log, start
 
 STEPS = 80
