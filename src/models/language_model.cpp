@@ -53,19 +53,26 @@ void check_options(const LanguageModelOptions& options) {
                     options.dropout);
 }
 
-nn::Block make_block(const LanguageModelOptions& options, int64_t layer) {
-  nn::BlockOptions block{.features = options.features,
-                         .heads = options.heads,
-                         .feedforward = options.feedforward,
-                         .dropout = options.dropout,
-                         .causal = true,
-                         .reach = reach_of(options, layer),
-                         .mixer = options.mixer,
-                         .placement = options.placement,
-                         .taps = options.taps,
-                         .pool = options.pool};
+nn::TransformerBlock make_block(const LanguageModelOptions& options, int64_t layer) {
+  nn::TransformerBlockOptions block{.features = options.features,
+                                    .heads = options.heads,
+                                    .feedforward = options.feedforward,
+                                    .dropout = options.dropout,
+                                    .causal = true,
+                                    .reach = reach_of(options, layer),
+                                    .mixer = options.mixer,
+                                    .placement = options.placement,
+                                    .taps = options.taps,
+                                    .pool = options.pool};
   block.pool.layer = layer;
-  return nn::Block(block);
+  return nn::TransformerBlock(block);
+}
+
+void check_tokens(const torch::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.size(1) > 0,
+              "language model: tokens must be int64 [batch, length] with at least one token, but are ",
+              tokens.scalar_type(), " ", tokens.sizes(),
+              tokens.dim() == 1 ? "; tokens.unsqueeze(0) makes a batch of one row" : "");
 }
 
 }  // namespace
@@ -145,26 +152,55 @@ void LanguageModelImpl::clamp_spans() {
   for (auto& span : spans()) span.clamp_(0, 1);
 }
 
-torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens, int64_t first) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.size(1) > 0,
-              "language model: tokens must be int64 [batch, length] with at least one token, but are ",
-              tokens.scalar_type(), " ", tokens.sizes());
-  return dropout_(position_->add(token_(tokens), first));
+std::optional<int64_t> LanguageModelCache::rows() const {
+  return blocks_.empty() ? std::nullopt : blocks_.front().rows();
 }
 
-torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens) {
-  auto x = embed(tokens, 0);
-  const auto rotation = position_->rotation(x);
-  for (auto& block : blocks_) x = block(x, rotation);
+void LanguageModelCache::crop(int64_t length) {
+  symbols_.crop(length);
+  for (auto& block : blocks_) block.crop(length);
+}
+
+void LanguageModelCache::select(const torch::Tensor& rows) {
+  symbols_.select(rows);
+  for (auto& block : blocks_) block.select(rows);
+}
+
+void LanguageModelCache::repeat(int64_t times) {
+  symbols_.repeat(times);
+  for (auto& block : blocks_) block.repeat(times);
+}
+
+torch::Tensor LanguageModelImpl::embed(const torch::Tensor& tokens, int64_t first, const torch::Tensor& at) {
+  return dropout_(position_->add(token_(tokens), first, at));
+}
+
+torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const nn::Padding& padding) {
+  check_tokens(tokens);
+  const auto real = padding.mask(tokens.sizes(), tokens.device());
+  const auto at = nn::positions_of(real);
+  auto x = embed(tokens, 0, at);
+  const auto rotation = position_->rotation(x, 0, at);
+  for (auto& block : blocks_) x = block(x, rotation, nn::Padding(real));
   return head_(norm_(x));
 }
 
-torch::Tensor LanguageModelImpl::step(const torch::Tensor& tokens, LanguageModelCache& cache) {
-  cache.blocks.resize(blocks_.size());
-  auto x = embed(tokens, cache.length);
-  const auto rotation = position_->rotation(x, cache.length);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, cache.blocks[i], rotation);
-  cache.length += tokens.size(1);
+torch::Tensor LanguageModelImpl::step(const torch::Tensor& tokens, LanguageModelCache& cache,
+                                      const nn::Padding& padding) {
+  check_tokens(tokens);
+  TORCH_CHECK_VALUE(cache.rows().value_or(tokens.size(0)) == tokens.size(0), "language model: the cache has ",
+                    cache.rows().value_or(0), " rows, but the new tokens have ", tokens.size(0));
+  cache.blocks_.resize(blocks_.size());
+  const auto first = cache.length();
+  const auto fresh = padding.mask(tokens.sizes(), tokens.device());
+  const auto real = cache.symbols_.append_mask(fresh, tokens);
+  const auto at = real.defined() ? nn::positions_of(real).slice(1, first) : real;
+  auto x = embed(tokens, first, at);
+  const auto rotation = position_->rotation(x, first, at);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    x = blocks_[i]->step(x, cache.blocks_[i], rotation, nn::Padding(fresh));
+  }
+  cache.symbols_.advance(tokens.size(1));
   return head_(norm_(x));
 }
 

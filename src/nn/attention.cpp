@@ -10,21 +10,7 @@
 namespace contextpool::nn {
 namespace {
 
-constexpr int64_t kFirstRoom = 64;  // tokens a cache has room for at least
 constexpr int64_t kMostDoublings = 16;
-
-// Appends `fresh` [batch, heads, tokens, head features] after the first `length` rows of `room`.
-void append(torch::Tensor& room, int64_t length, const torch::Tensor& fresh) {
-  const auto needed = length + fresh.size(2);
-  if (!room.defined() || room.size(2) < needed) {
-    auto sizes = fresh.sizes().vec();
-    sizes[2] = std::max({needed, 2 * length, kFirstRoom});
-    auto larger = torch::empty(sizes, fresh.options());
-    if (length > 0) larger.narrow(2, 0, length).copy_(room.narrow(2, 0, length));
-    room = larger;
-  }
-  room.narrow(2, length, fresh.size(2)).copy_(fresh);
-}
 
 // [queries, keys], true where the key is not after the query; the last query stands at the last key.
 torch::Tensor causal_mask(int64_t queries, int64_t keys, const torch::Device& device) {
@@ -69,21 +55,23 @@ AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(opti
 }
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
-  const auto mask = padding.mask({x.size(0), x.size(1)});
+  const auto mask = padding.mask({x.size(0), x.size(1)}, x.device());
   // A weight of 0 times a value that is no number would be no number.
   auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation);
   parts.live = mask;
   return attend(parts);
 }
 
-torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation) {
+torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation,
+                                  const Padding& padding) {
   TORCH_CHECK(options_.causal, "Attention: only causal attention has steps");
-  auto parts = project(x, rotation);
-  append(cache.keys, cache.length, parts.k);
-  append(cache.values, cache.length, parts.v);
-  cache.length += x.size(1);
-  parts.k = cache.keys.narrow(2, 0, cache.length);
-  parts.v = cache.values.narrow(2, 0, cache.length);
+  cache.check_rows("Attention", x);
+  const auto fresh = padding.mask({x.size(0), x.size(1)}, x.device());
+  auto parts = project(fresh.defined() ? x.masked_fill(fresh.logical_not().unsqueeze(-1), 0) : x, rotation);
+  parts.k = cache.append("keys", parts.k.transpose(1, 2)).transpose(1, 2);
+  parts.v = cache.append("values", parts.v.transpose(1, 2)).transpose(1, 2);
+  parts.live = cache.append_mask(fresh, x);
+  cache.advance(x.size(1));
   return attend(parts);
 }
 
@@ -108,9 +96,10 @@ torch::Tensor AttentionImpl::see_all(const Parts& parts) {
   const bool whole = queries == keys && !parts.live.defined();
   torch::Tensor seen;
   if (parts.live.defined()) seen = parts.live.unsqueeze(1).unsqueeze(1);
-  if (options_.causal && !whole && queries > 1) {
+  if (options_.causal && !whole && (queries > 1 || seen.defined())) {
     const auto past = causal_mask(queries, keys, parts.q.device());
-    seen = seen.defined() ? seen & past : past;
+    // What sees nothing would have no number as weights on some devices; so padding sees itself.
+    seen = seen.defined() ? (seen & past) | past.triu(keys - queries) : past;
   }
   return torch::scaled_dot_product_attention(parts.q, parts.k, parts.v,
                                              seen.defined() ? std::optional(seen) : std::nullopt, dropout_now(),

@@ -3,12 +3,20 @@
 #include "nn/names.h"
 
 namespace contextpool::nn {
+namespace {
 
-BlockImpl::BlockImpl(BlockOptions options) : options_(std::move(options)) {
+// What is no number in padding would become so in the gradients of the norms and matrices, which sum over tokens.
+torch::Tensor without_padding(const torch::Tensor& x, const torch::Tensor& mask) {
+  return mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x;
+}
+
+}  // namespace
+
+TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options) : options_(std::move(options)) {
   const auto& o = options_;
-  check_word("Block", "mixer", o.mixer, {"none", "context_pool", "depthwise"});
-  check_word("Block", "placement", o.placement, {"after_attention", "after_block", "before_attention"});
-  TORCH_CHECK_VALUE(o.feedforward > 0, "Block: feedforward must be positive, but is ", o.feedforward);
+  check_word("TransformerBlock", "mixer", o.mixer, {"none", "context_pool", "depthwise"});
+  check_word("TransformerBlock", "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  TORCH_CHECK_VALUE(o.feedforward > 0, "TransformerBlock: feedforward must be positive, but is ", o.feedforward);
   norm1_ = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
   attention_ = register_module(
       "attention",
@@ -30,7 +38,7 @@ BlockImpl::BlockImpl(BlockOptions options) : options_(std::move(options)) {
 }
 
 template <typename Attend, typename Mix>
-torch::Tensor BlockImpl::run(const torch::Tensor& x, Attend attend, Mix mix) {
+torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, Attend attend, Mix mix) {
   const auto at = [&](const char* place, const torch::Tensor& value) {
     return options_.mixer != "none" && options_.placement == place ? mix(value) : value;
   };
@@ -39,25 +47,59 @@ torch::Tensor BlockImpl::run(const torch::Tensor& x, Attend attend, Mix mix) {
   return at("after_block", middle + dropout_(down_(torch::gelu(up_(norm2_(middle))))));
 }
 
-torch::Tensor BlockImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
-  TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "Block: x must be [batch, tokens, ", options_.features,
-              "], but is ", x.sizes());
-  const auto mask = padding.mask({x.size(0), x.size(1)});
+torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Padding& padding) const {
+  TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "TransformerBlock: x must be [batch, tokens, ",
+              options_.features, "], but is ", x.sizes());
+  return padding.mask({x.size(0), x.size(1)}, x.device());
+}
+
+torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
+  const auto mask = real_tokens(x, padding);
   const Padding live(mask);
   const auto attend = [&](const torch::Tensor& value) { return attention_(value, rotation, live); };
   const auto mix = [&](const torch::Tensor& value) {
     return context_pool_ ? context_pool_(value, live) : depthwise_(value, live);
   };
-  // What is no number in padding would become so in the gradients of the norms and matrices, which sum over tokens.
-  return run(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, attend, mix);
+  return run(without_padding(x, mask), attend, mix);
 }
 
-torch::Tensor BlockImpl::step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation) {
-  const auto attend = [&](const torch::Tensor& value) { return attention_->step(value, cache.attention, rotation); };
-  const auto mix = [&](const torch::Tensor& value) {
-    return context_pool_ ? context_pool_->step(value, cache.pool) : depthwise_->step(value, cache.depthwise);
+torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation,
+                                         const Padding& padding) {
+  const auto mask = real_tokens(x, padding);
+  const Padding live(mask);
+  const auto attend = [&](const torch::Tensor& value) {
+    return attention_->step(value, cache.attention, rotation, live);
   };
-  return run(x, attend, mix);
+  const auto mix = [&](const torch::Tensor& value) {
+    return context_pool_ ? context_pool_->step(value, cache.pool, live)
+                         : depthwise_->step(value, cache.depthwise, live);
+  };
+  return run(without_padding(x, mask), attend, mix);
+}
+
+namespace {
+
+// The parts that the block has: the others have seen nothing.
+template <typename F>
+void for_each_used(BlockCache& cache, F f) {
+  for (TokenCache* part : {static_cast<TokenCache*>(&cache.attention), static_cast<TokenCache*>(&cache.pool),
+                           static_cast<TokenCache*>(&cache.depthwise)}) {
+    if (part->rows()) f(*part);
+  }
+}
+
+}  // namespace
+
+void BlockCache::crop(int64_t length) {
+  for_each_used(*this, [&](TokenCache& part) { part.crop(length); });
+}
+
+void BlockCache::select(const torch::Tensor& rows) {
+  for_each_used(*this, [&](TokenCache& part) { part.select(rows); });
+}
+
+void BlockCache::repeat(int64_t times) {
+  for_each_used(*this, [&](TokenCache& part) { part.repeat(times); });
 }
 
 }  // namespace contextpool::nn

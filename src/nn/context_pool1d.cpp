@@ -10,23 +10,11 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kFirstRoom = 64;  // tokens a cache has room for at first
-
-// Writes rows [B, T, K] behind the first `length` rows of a store [B, room, K], which grows to twice what it must hold.
-void append(Tensor& store, int64_t length, const Tensor& rows) {
-  const auto needed = length + rows.size(1);
-  if (!store.defined() || store.size(1) < needed) {
-    const auto room = store.defined() ? 2 * needed : std::max(kFirstRoom, needed);
-    auto larger = torch::empty({rows.size(0), room, rows.size(2)}, rows.options());
-    if (length > 0) larger.slice(1, 0, length).copy_(store.slice(1, 0, length));
-    store = larger;
-  }
-  store.slice(1, length, needed).copy_(rows);
-}
-
 void check_input(const ContextPoolOptions& options, const Tensor& x) {
+  const bool transposed = x.dim() == 3 && x.size(1) == options.features;
   TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == options.features, "ContextPool1d: x must be [batch, tokens, ",
-                    options.features, "], but is ", x.sizes());
+                    options.features, "], but is ", x.sizes(),
+                    transposed ? "; x.transpose(1, 2) puts the features last" : "");
 }
 
 // sigma_i = r n s_i of the predicted channels [B, channels, N]; 0 at padded tokens.
@@ -53,12 +41,6 @@ Prediction predict(const ContextPoolOptions& options, PredictorImpl* predictor, 
 }
 
 }  // namespace
-
-void ContextPoolCache::reorder(const Tensor& rows) {
-  for (auto* store : {&features_, &weights_, &keys_}) {
-    if (store->defined()) *store = store->index_select(0, rows);
-  }
-}
 
 ContextPool1dImpl::ContextPool1dImpl(ContextPoolOptions options) : options_(std::move(options)) {
   validate(options_);
@@ -90,59 +72,66 @@ void ContextPool1dImpl::pretty_print(std::ostream& stream) const {
   stream << describe("contextpool::nn::ContextPool1d", options_);
 }
 
-Tensor ContextPool1dImpl::forward(const Tensor& x, const Padding& padding) {
+Tensor ContextPool1dImpl::forward(const Tensor& x, const Padding& padding) { return run(x, padding, nullptr); }
+
+std::pair<Tensor, Windows> ContextPool1dImpl::forward_with_windows(const Tensor& x, const Padding& padding) {
+  Windows windows;
+  auto y = run(x, padding, &windows);
+  return {std::move(y), std::move(windows)};
+}
+
+Tensor ContextPool1dImpl::run(const Tensor& x, const Padding& padding, Windows* windows) {
   check_input(options_, x);
-  const auto mask = padding.mask({x.size(0), x.size(1)});
-  if (x.numel() == 0) return x.clone();
+  const auto mask = padding.mask({x.size(0), x.size(1)}, x.device());
+  if (x.numel() == 0 && windows == nullptr) return x.clone();
   const auto padded = mask.defined() ? mask.logical_not() : mask;
   const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(2), 0) : x;
-  auto prediction = predict(options_, predictor_.get(), real, padded);
-  if (theta_) {
-    prediction.queries = theta_(real);
-    prediction.keys = phi_(real);
+  Prediction prediction;
+  try {
+    prediction = predict(options_, predictor_.get(), real, padded);
+    if (theta_) {
+      prediction.queries = theta_(real);
+      prediction.keys = phi_(real);
+    }
+  } catch (const c10::Error&) {
+    explain_dtype("ContextPool1d", *this, x);
+    throw;
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return pool_row(options_, real, prediction, padded, x.size(1));
+  if (windows != nullptr) *windows = shown(options_, real, prediction, padded, {x.size(1)}, {x.size(1)});
+  return x.numel() == 0 ? x.clone() : pool_row(options_, real, prediction, padded, x.size(1));
 }
 
-ContextPoolState ContextPool1dImpl::state(const Tensor& x, const Padding& padding) {
-  check_input(options_, x);
-  const auto mask = padding.mask({x.size(0), x.size(1)});
-  const auto padded = mask.defined() ? mask.logical_not() : mask;
-  const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(2), 0) : x;
-  return shown(options_, real, predict(options_, predictor_.get(), real, padded), padded, {x.size(1)}, {x.size(1)});
-}
-
-Tensor ContextPool1dImpl::step(const Tensor& x, ContextPoolCache& cache) {
-  const torch::NoGradGuard no_grad;
+Tensor ContextPool1dImpl::step(const Tensor& x, ContextPoolCache& cache, const Padding& padding) {
   check_input(options_, x);
   TORCH_CHECK_VALUE(options_.causal, "ContextPool1d: step is for causal modules; set causal in the options");
   TORCH_CHECK_VALUE(x.size(1) > 0, "ContextPool1d: step needs at least one new token, but x is ", x.sizes());
-  TORCH_CHECK_VALUE(!cache.features_.defined() || cache.features_.size(0) == x.size(0), "ContextPool1d: the cache has ",
-                    cache.features_.size(0), " rows, but x has ", x.size(0));
-  const auto before = cache.length_, tokens = before + x.size(1);
-  append(cache.features_, before, x);
-  const auto features = cache.features_.slice(1, 0, tokens);
+  cache.check_rows("ContextPool1d", x);
+  const auto fresh = padding.mask({x.size(0), x.size(1)}, x.device());
+  const auto real = fresh.defined() ? x.masked_fill(fresh.logical_not().unsqueeze(2), 0) : x;
+  const auto mask = cache.append_mask(fresh, x);
+  const auto padded = mask.defined() ? mask.logical_not() : mask;
+  const auto before = cache.length();
+  const auto features = cache.append("features", real);
 
   Prediction prediction;
   if (predictor_) {
     // The new tokens and as many before them as their channels depend on.
     const auto seen = std::min(before, predictor_->reach());
-    prediction = predict(options_, predictor_.get(), features.slice(1, before - seen), {});
+    const auto near = [&](const Tensor& all) { return all.defined() ? all.slice(1, before - seen) : all; };
+    prediction = predict(options_, predictor_.get(), near(features), near(padded));
     if (prediction.sizes.defined()) prediction.sizes = prediction.sizes.slice(2, seen);
     if (prediction.weights.defined()) {
-      append(cache.weights_, before, prediction.weights.slice(2, seen).transpose(1, 2));
-      prediction.weights = cache.weights_.slice(1, 0, tokens).transpose(1, 2);
+      prediction.weights = cache.append("weights", prediction.weights.slice(2, seen).transpose(1, 2)).transpose(1, 2);
     }
   }
   if (theta_) {
-    append(cache.keys_, before, phi_(x));
-    prediction.queries = theta_(x);
-    prediction.keys = cache.keys_.slice(1, 0, tokens);
+    prediction.queries = theta_(real);
+    prediction.keys = cache.append("keys", phi_(real));
   }
-  cache.length_ = tokens;
+  cache.advance(x.size(1));
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return pool_row(options_, features, prediction, {}, x.size(1));
+  return pool_row(options_, features, prediction, padded, x.size(1));
 }
 
 }  // namespace contextpool::nn

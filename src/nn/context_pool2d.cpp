@@ -9,8 +9,10 @@ namespace {
 using torch::Tensor;
 
 void check_input(const ContextPoolOptions& options, const Tensor& x) {
+  const bool last = x.dim() == 4 && x.size(3) == options.features;
   TORCH_CHECK_VALUE(x.dim() == 4 && x.size(1) == options.features, "ContextPool2d: x must be [batch, ",
-                    options.features, ", height, width], but is ", x.sizes());
+                    options.features, ", height, width], but is ", x.sizes(),
+                    last ? "; x.permute({0, 3, 1, 2}) puts the channels second" : "");
 }
 
 // (h + w) / 2 of each map, without the rows and columns that are all padding: [B, 1, 1, 1].
@@ -78,30 +80,38 @@ void ContextPool2dImpl::pretty_print(std::ostream& stream) const {
   stream << describe("contextpool::nn::ContextPool2d", options_);
 }
 
-Tensor ContextPool2dImpl::forward(const Tensor& x, const Padding& padding) {
-  check_input(options_, x);
-  const auto mask = padding.mask({x.size(0), x.size(2), x.size(3)});
-  if (x.numel() == 0) return at_targets(options_, x).clone();
-  const auto padded = mask.defined() ? mask.logical_not() : mask;
-  const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(1), 0) : x;
-  auto prediction = predict(options_, predictor_.get(), real, padded);
-  if (theta_) {
-    prediction.queries = theta_(at_targets(options_, real).flatten(2).transpose(1, 2));
-    prediction.keys = phi_(real.flatten(2).transpose(1, 2));
-  }
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return pool_map(options_, real, prediction, padded);
+Tensor ContextPool2dImpl::forward(const Tensor& x, const Padding& padding) { return run(x, padding, nullptr); }
+
+std::pair<Tensor, Windows> ContextPool2dImpl::forward_with_windows(const Tensor& x, const Padding& padding) {
+  Windows windows;
+  auto y = run(x, padding, &windows);
+  return {std::move(y), std::move(windows)};
 }
 
-ContextPoolState ContextPool2dImpl::state(const Tensor& x, const Padding& padding) {
+Tensor ContextPool2dImpl::run(const Tensor& x, const Padding& padding, Windows* windows) {
   check_input(options_, x);
-  const auto mask = padding.mask({x.size(0), x.size(2), x.size(3)});
+  const auto mask = padding.mask({x.size(0), x.size(2), x.size(3)}, x.device());
+  if (x.numel() == 0 && windows == nullptr) return at_targets(options_, x).clone();
   const auto padded = mask.defined() ? mask.logical_not() : mask;
   const auto real = mask.defined() ? x.masked_fill(padded.unsqueeze(1), 0) : x;
-  const auto targets = at_targets(options_, x);
-  return shown(options_, real, predict(options_, predictor_.get(), real, padded),
-               padded.defined() ? padded.flatten(1) : padded, {x.size(2), x.size(3)},
-               {targets.size(2), targets.size(3)});
+  const auto targets = at_targets(options_, real);
+  Prediction prediction;
+  try {
+    prediction = predict(options_, predictor_.get(), real, padded);
+    if (theta_) {
+      prediction.queries = theta_(targets.flatten(2).transpose(1, 2));
+      prediction.keys = phi_(real.flatten(2).transpose(1, 2));
+    }
+  } catch (const c10::Error&) {
+    explain_dtype("ContextPool2d", *this, x);
+    throw;
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  if (windows != nullptr) {
+    *windows = shown(options_, real, prediction, padded.defined() ? padded.flatten(1) : padded, {x.size(2), x.size(3)},
+                     {targets.size(2), targets.size(3)});
+  }
+  return x.numel() == 0 ? targets.clone() : pool_map(options_, real, prediction, padded);
 }
 
 }  // namespace contextpool::nn

@@ -106,19 +106,4 @@ void validate(const ContextPool2dOptions& options) {
                     options.stride[0], ", ", options.stride[1]);
 }
 
-torch::Tensor Padding::mask(torch::IntArrayRef sizes) const {
-  if (!given_.defined()) return {};
-  if (given_.scalar_type() == torch::kBool) {
-    TORCH_CHECK_VALUE(given_.sizes() == sizes, "ContextPool: the mask of real tokens must be ", sizes, ", but is ",
-                      given_.sizes());
-    return given_;
-  }
-  TORCH_CHECK_VALUE(c10::isIntegralType(given_.scalar_type(), /*includeBool=*/false),
-                    "ContextPool: padding must be integer lengths or a boolean mask, but is ", given_.scalar_type());
-  TORCH_CHECK_VALUE(sizes.size() == 2 && given_.dim() == 1 && given_.size(0) == sizes[0],
-                    "ContextPool: lengths must be [batch] beside x [batch, tokens, features], but are ", given_.sizes(),
-                    " for a batch of ", sizes);
-  return torch::arange(sizes[1], given_.options()).unsqueeze(0) < given_.unsqueeze(1);
-}
-
 }  // namespace contextpool::nn

@@ -1,5 +1,6 @@
 #include "contextpool/nn/depthwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace contextpool::nn {
@@ -16,21 +17,25 @@ DepthwiseImpl::DepthwiseImpl(DepthwiseOptions options) : options_(options) {
   torch::nn::init::uniform_(weight, -bound, bound);
 }
 
-torch::Tensor DepthwiseImpl::forward(const torch::Tensor& x, const Padding& padding) {
+torch::Tensor DepthwiseImpl::live(const torch::Tensor& x, const Padding& padding) const {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "Depthwise: x must be [batch, tokens, ",
               options_.features, "], but is ", x.sizes());
-  const auto mask = padding.mask({x.size(0), x.size(1)});
-  const auto live = mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x;
-  const auto right = options_.causal ? 0 : options_.taps / 2;
-  return convolve(torch::constant_pad_nd(live, {0, 0, options_.taps - 1 - right, right}));
+  const auto mask = padding.mask({x.size(0), x.size(1)}, x.device());
+  return mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x;
 }
 
-torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, torch::Tensor& cache) {
+torch::Tensor DepthwiseImpl::forward(const torch::Tensor& x, const Padding& padding) {
+  const auto right = options_.causal ? 0 : options_.taps / 2;
+  return convolve(torch::constant_pad_nd(live(x, padding), {0, 0, options_.taps - 1 - right, right}));
+}
+
+torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, DepthwiseCache& cache, const Padding& padding) {
   TORCH_CHECK(options_.causal, "Depthwise: only the causal convolution has steps");
-  if (!cache.defined()) cache = torch::zeros({x.size(0), options_.taps - 1, options_.features}, x.options());
-  const auto padded = torch::cat({cache, x}, 1);
-  cache = padded.slice(1, x.size(1)).clone();
-  return convolve(padded);
+  cache.check_rows("Depthwise", x);
+  const auto seen = std::min(cache.length(), options_.taps - 1);
+  const auto near = cache.append("features", live(x, padding)).slice(1, cache.length() - seen);
+  cache.advance(x.size(1));
+  return convolve(torch::constant_pad_nd(near, {0, 0, options_.taps - 1 - seen, 0}));
 }
 
 torch::Tensor DepthwiseImpl::convolve(const torch::Tensor& padded) const {

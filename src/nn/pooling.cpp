@@ -185,21 +185,29 @@ Tensor pool_map(const ContextPool2dOptions& options, const Tensor& x, const Pred
   return padded.defined() ? y.masked_fill(at_targets(options, padded).unsqueeze(1), 0) : y;
 }
 
-ContextPoolState shown(const ContextPoolOptions& options, const Tensor& x, const Prediction& prediction,
-                       const Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets) {
-  ContextPoolState state;
+Windows shown(const ContextPoolOptions& options, const Tensor& x, const Prediction& prediction, const Tensor& padded,
+              torch::IntArrayRef sources, torch::IntArrayRef targets) {
+  Windows windows;
   if (options.weights == "unnormalized") {
-    state.log_weight = padded.defined() ? prediction.weights.masked_fill(padded.unsqueeze(1), 0) : prediction.weights;
+    windows.log_weight = padded.defined() ? prediction.weights.masked_fill(padded.unsqueeze(1), 0) : prediction.weights;
   } else if (!pairwise_weights(options)) {
-    state.log_weight = log_weights(options, x, c10::multiply_integers(sources), prediction, padded);
+    windows.log_weight = log_weights(options, x, c10::multiply_integers(sources), prediction, padded);
   }
-  state.sigma = prediction.sizes;
+  windows.sigma = prediction.sizes;
   const auto shaped = [&](const Tensor& values, torch::IntArrayRef shape) {
     if (!values.defined()) return values;
     const auto map = values.unflatten(2, shape);
     return options.groups == 1 ? map.squeeze(1) : map;
   };
-  return {shaped(state.log_weight, sources), shaped(state.sigma, targets)};
+  return {shaped(windows.log_weight, sources), shaped(windows.sigma, targets)};
+}
+
+void explain_dtype(const char* who, const torch::nn::Module& module, const Tensor& x) {
+  for (const auto& parameter : module.parameters()) {
+    TORCH_CHECK_VALUE(parameter.scalar_type() == x.scalar_type(), who, ": x is ", x.scalar_type(),
+                      ", but the parameters are ", parameter.scalar_type(),
+                      "; convert one of them (module->to or x.to), or use autocast");
+  }
 }
 
 }  // namespace contextpool::nn

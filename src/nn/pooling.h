@@ -36,8 +36,11 @@ torch::Tensor at_targets(const ContextPool2dOptions& options, const torch::Tenso
 torch::Tensor normalized_sizes(const ContextPoolOptions& options, const torch::Tensor& channels,
                                const torch::Tensor& padded);
 
-// The prediction as state() shows it, for sources and targets of these shapes ({N} or {H, W}).
-ContextPoolState shown(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
+// The prediction as forward_with_windows shows it, for sources and targets of these shapes ({N} or {H, W}).
+Windows shown(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
                        const torch::Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets);
+
+// Throws, for inputs of another dtype than a module's parameters, what to do about it; for use where a layer failed.
+void explain_dtype(const char* who, const torch::nn::Module& module, const torch::Tensor& x);
 
 }  // namespace contextpool::nn

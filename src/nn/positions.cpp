@@ -43,21 +43,21 @@ PositionsImpl::PositionsImpl(PositionsOptions options) : options_(std::move(opti
   }
 }
 
-torch::Tensor PositionsImpl::add(const torch::Tensor& x, int64_t first) {
+torch::Tensor PositionsImpl::add(const torch::Tensor& x, int64_t first, const torch::Tensor& at) {
   if (options_.kind == "rotary") return x;
   const auto count = x.size(1);
-  if (options_.kind == "sinusoidal") return x + table(x, first);
+  if (options_.kind == "sinusoidal") return x + table(x, first, at);
   TORCH_CHECK(first + count <= options_.length, "Positions: ", first + count, " tokens, but only ", options_.length,
               " positions were learned: use shorter rows, or rotary or sinusoidal positions");
-  return x + weight_.narrow(0, first, count);
+  return x + (at.defined() ? torch::embedding(weight_, at) : weight_.narrow(0, first, count));
 }
 
-Rotation PositionsImpl::rotation(const torch::Tensor& x, int64_t first) {
+Rotation PositionsImpl::rotation(const torch::Tensor& x, int64_t first, const torch::Tensor& at) {
   if (options_.kind != "rotary") return {};
-  return table(x, first);
+  return table(x, first, at);
 }
 
-torch::Tensor PositionsImpl::table(const torch::Tensor& x, int64_t first) {
+torch::Tensor PositionsImpl::table(const torch::Tensor& x, int64_t first, const torch::Tensor& at) {
   const bool rotary = options_.kind == "rotary";
   const auto count = x.size(1);
   const auto type = rotary ? complex_type(x.scalar_type()) : x.scalar_type();
@@ -69,15 +69,18 @@ torch::Tensor PositionsImpl::table(const torch::Tensor& x, int64_t first) {
     table_ = rotary ? torch::polar(torch::ones_like(angle), angle).to(type)
                     : torch::stack({angle.sin(), angle.cos()}, -1).flatten(1).to(type);
   }
-  return table_.narrow(0, first, count);
+  return at.defined() ? table_.index({at}) : table_.narrow(0, first, count);
+}
+
+torch::Tensor positions_of(const torch::Tensor& real) {
+  return real.defined() ? (real.cumsum(1) - 1).clamp_min(0) : real;
 }
 
 torch::Tensor rotate(const torch::Tensor& x, const Rotation& rotation) {
   if (!rotation.defined()) return x;
   const auto real = rotation.scalar_type() == torch::kComplexDouble ? torch::kFloat64 : torch::kFloat32;
-  std::vector<int64_t> shape(x.dim() - 1, 1);  // [tokens, 1, ..., pairs]
-  shape.front() = rotation.size(0);
-  shape.back() = rotation.size(1);
+  auto shape = rotation.sizes().vec();  // [(batch,) tokens, 1, ..., pairs]
+  shape.insert(shape.end() - 1, x.dim() - 3, 1);
   const auto pairs = torch::view_as_complex(x.to(real).unflatten(-1, {-1, 2}));
   return torch::view_as_real(pairs * rotation.view(shape)).flatten(-2).to(x.scalar_type());
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../nn/steps.h"
 #include "cases.h"
 
 namespace contextpool::testing {
@@ -12,13 +13,6 @@ namespace {
 using models::LanguageModel;
 using models::LanguageModelCache;
 using models::LanguageModelOptions;
-
-double difference(const torch::Tensor& a, const torch::Tensor& b) {
-  EXPECT_EQ(a.sizes(), b.sizes());
-  const auto gap = (a - b).abs();
-  EXPECT_TRUE(gap.isfinite().all().item<bool>());
-  return gap.max().item<double>();
-}
 
 class EveryModel : public ::testing::TestWithParam<ModelCase> {
  protected:
@@ -63,15 +57,25 @@ TEST_P(EveryModel, StepsEqualTheWhole) {
     const torch::NoGradGuard no_grad;
     const auto tokens = random_tokens(2, 90);
     const auto whole = model(tokens);
-    const double scale = whole.abs().max().item<double>();
     LanguageModelCache cache;
     for (const int64_t count : {1, 1, 10, 1, 60, 1, 1, 15}) {
-      const auto first = cache.length;
+      const auto first = cache.length();
       const auto logits = model->step(tokens.narrow(1, first, count), cache);
-      EXPECT_LT(difference(logits, whole.narrow(1, first, count)), scale * (type == torch::kFloat64 ? 1e-12 : 1e-5));
+      EXPECT_LT(difference(logits, whole.narrow(1, first, count)), type == torch::kFloat64 ? 1e-12 : 1e-5);
     }
-    EXPECT_EQ(cache.length, 90);
+    EXPECT_EQ(cache.length(), 90);
   }
+}
+
+TEST_P(EveryModel, DecodesLeftPaddedBatches) {
+  auto model = random_model(GetParam().options, torch::kFloat64);
+  const auto forward = [&](const torch::Tensor& tokens, const nn::Padding& padding) { return model(tokens, padding); };
+  const auto step = [&](const torch::Tensor& tokens, LanguageModelCache& cache, const nn::Padding& padding) {
+    return model->step(tokens, cache, padding);
+  };
+  // Windows that double along the row count its positions, padded ones too.
+  const bool alone = GetParam().options.attention != "window";
+  expect_steps<LanguageModelCache>({forward, step}, random_tokens(4, 30), model->parameters(), alone);
 }
 
 TEST_P(EveryModel, DoesNotDependOnTheRestOfTheBatch) {
@@ -118,8 +122,8 @@ TEST(LanguageModel, StartsAsItSays) {
       EXPECT_TRUE((p == (item.key().ends_with("bias") ? 0 : 1)).all().item<bool>());
     }
   }
-  const auto state = model->blocks()[0]->context_pool()->state(torch::randn({2, 50, 256}));
-  EXPECT_LT((state.sigma - 0.1 * 64 / 2).abs().max().item<double>(), 1e-5);  // 4 tokens, but at most half of r n
+  const auto windows = model->blocks()[0]->context_pool()->forward_with_windows(torch::randn({2, 50, 256})).second;
+  EXPECT_LT((windows.sigma - 0.1 * 64 / 2).abs().max().item<double>(), 1e-5);  // 4 tokens, but at most half of r n
 }
 
 TEST(LanguageModel, CallsItsParametersAsPythonDoes) {

@@ -112,12 +112,12 @@ TEST(Attention, StepsEqualTheWhole) {
     const auto whole = attention(x, positions->rotation(x));
     AttentionCache cache;
     for (const int64_t count : {1, 5, 1, 90, 1, 1, 64, 47}) {  // the cache's room is outgrown twice
-      const auto first = cache.length;
+      const auto first = cache.length();
       const auto part = x.narrow(1, first, count);
       const auto y = attention->step(part, cache, positions->rotation(part, first));
       EXPECT_LT(difference(y, whole.narrow(1, first, count)), type == torch::kFloat64 ? 1e-13 : 2e-6);
     }
-    EXPECT_EQ(cache.length, 210);
+    EXPECT_EQ(cache.length(), 210);
   }
   AttentionCache cache;
   EXPECT_THROW(make(false)->step(random({1, 1, kFeatures}), cache), c10::Error);
@@ -235,12 +235,12 @@ TEST_P(EveryReach, StepsEqualTheWhole) {
     const auto whole = attention(x, turns(x));
     AttentionCache cache;
     for (const int64_t count : {1, 40, 1, 25, 96, 1, 46}) {
-      const auto first = cache.length;
+      const auto first = cache.length();
       const auto part = x.narrow(1, first, count);
       const auto y = attention->step(part, cache, turns(part, first));
       EXPECT_LT(difference(y, whole.narrow(1, first, count)), type == torch::kFloat64 ? 1e-13 : 2e-6);
     }
-    EXPECT_EQ(cache.length, kTokens);
+    EXPECT_EQ(cache.length(), kTokens);
   }
 }
 

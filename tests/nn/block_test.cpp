@@ -9,13 +9,13 @@
 namespace contextpool::testing {
 namespace {
 
-using nn::Block;
 using nn::BlockCache;
-using nn::BlockOptions;
+using nn::TransformerBlock;
+using nn::TransformerBlockOptions;
 
 constexpr int64_t kFeatures = 16;
 
-BlockOptions options_of(const std::string& mixer, const std::string& placement, bool causal) {
+TransformerBlockOptions options_of(const std::string& mixer, const std::string& placement, bool causal) {
   return {.features = kFeatures,
           .heads = 2,
           .feedforward = 40,
@@ -27,8 +27,8 @@ BlockOptions options_of(const std::string& mixer, const std::string& placement, 
 }
 
 // Every parameter random: fresh ones have zeros that would hide mistakes.
-Block make(const BlockOptions& options, torch::ScalarType type = torch::kFloat64) {
-  Block block(options);
+TransformerBlock make(const TransformerBlockOptions& options, torch::ScalarType type = torch::kFloat64) {
+  TransformerBlock block(options);
   block->to(type);
   const torch::NoGradGuard no_grad;
   for (auto& parameter : block->parameters()) parameter.copy_(random(parameter.sizes(), type) * 0.3);
@@ -40,12 +40,12 @@ nn::Rotation turns(const torch::Tensor& x, int64_t first = 0) {
 }
 
 template <typename Module>
-Module child(Block& block, const std::string& name) {
+Module child(TransformerBlock& block, const std::string& name) {
   return Module(std::dynamic_pointer_cast<typename Module::Impl>(block->named_children()[name]));
 }
 
 // The formula, spelt out for each place. Attention and mixers have tests of their own.
-torch::Tensor formula(Block& block, const torch::Tensor& x, const nn::Rotation& rotation) {
+torch::Tensor formula(TransformerBlock& block, const torch::Tensor& x, const nn::Rotation& rotation) {
   const auto p = block->named_parameters();
   const auto norm = [&](const torch::Tensor& t, const std::string& name) {
     const auto centred = t - t.mean(-1, true);
@@ -77,7 +77,7 @@ torch::Tensor formula(Block& block, const torch::Tensor& x, const nn::Rotation& 
 
 class EveryBlock : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  static BlockOptions options(bool causal) {
+  static TransformerBlockOptions options(bool causal) {
     return options_of(std::get<0>(GetParam()), std::get<1>(GetParam()), causal);
   }
 };
@@ -167,9 +167,10 @@ int64_t parameters_of(const torch::nn::Module& module) {
   return std::accumulate(all.begin(), all.end(), int64_t{0}, [](int64_t n, const auto& p) { return n + p.numel(); });
 }
 
-TEST(Block, HasTheParametersItShould) {
+TEST(TransformerBlock, HasTheParametersItShould) {
   const auto with = [](const std::string& mixer) {
-    return Block(BlockOptions{.causal = true, .mixer = mixer, .pool = {.reference_length = 2048}});
+    return TransformerBlock(
+        TransformerBlockOptions{.causal = true, .mixer = mixer, .pool = {.reference_length = 2048}});
   };
   const auto plain = parameters_of(*with("none"));
   EXPECT_EQ(plain, 4 * 512 + (512 * 3 * 512 + 3 * 512) + (512 * 512 + 512) + (2 * 512 * 2048 + 2048 + 512));
@@ -184,7 +185,7 @@ TEST(Block, HasTheParametersItShould) {
   EXPECT_TRUE(with("context_pool")->named_parameters().contains("context_pool.predictor.conv1.weight"));
 }
 
-TEST(Block, DropsInTrainingOnly) {
+TEST(TransformerBlock, DropsInTrainingOnly) {
   auto options = options_of("context_pool", "after_attention", true);
   options.dropout = 0.3;
   auto block = make(options);
@@ -195,15 +196,15 @@ TEST(Block, DropsInTrainingOnly) {
   EXPECT_LT(difference(block(x), formula(block, x, {})), 1e-12);
 }
 
-TEST(Block, RefusesWhatItDoesNotKnow) {
+TEST(TransformerBlock, RefusesWhatItDoesNotKnow) {
   try {
-    Block block(options_of("contextpool", "after_attention", true));
+    TransformerBlock block(options_of("contextpool", "after_attention", true));
     FAIL() << "a mixer that does not exist was accepted";
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what_without_backtrace()).find("did you mean \"context_pool\""), std::string::npos);
   }
-  EXPECT_THROW(Block(options_of("none", "behind", true)), c10::Error);
-  EXPECT_THROW(Block(options_of("none", "after_block", true))->forward(torch::zeros({2, 3, 5})), c10::Error);
+  EXPECT_THROW(TransformerBlock(options_of("none", "behind", true)), c10::Error);
+  EXPECT_THROW(TransformerBlock(options_of("none", "after_block", true))->forward(torch::zeros({2, 3, 5})), c10::Error);
 }
 
 // y_ic = b_c + sum_k w_ck x_(i - left + k)c

@@ -145,14 +145,14 @@ TEST(ContextPool, StartsAtTheInitialSigma) {
         options.reference_length = own ? 0 : length;
         options.usual_length = own ? length : 1024;
         auto pool = ContextPool1d(options);
-        EXPECT_LT(
-            difference(pool->state(random({2, length, 6}, torch::kFloat)).sigma, torch::full({2, length}, expected)),
-            1e-5);
+        EXPECT_LT(difference(pool->forward_with_windows(random({2, length, 6}, torch::kFloat)).second.sigma,
+                             torch::full({2, length}, expected)),
+                  1e-5);
         for (auto& parameter : pool->parameters()) parameter.data().normal_();
         pool->reset_sizes();
-        EXPECT_LT(
-            difference(pool->state(random({2, length, 6}, torch::kFloat)).sigma, torch::full({2, length}, expected)),
-            1e-5);
+        EXPECT_LT(difference(pool->forward_with_windows(random({2, length, 6}, torch::kFloat)).second.sigma,
+                             torch::full({2, length}, expected)),
+                  1e-5);
       }
     }
     for (const auto& [side, expected] : {std::pair{14, 0.35}, {7, 0.175}, {40, 0.5}}) {
@@ -160,7 +160,8 @@ TEST(ContextPool, StartsAtTheInitialSigma) {
       options.size_norm = size_norm;
       options.usual_length = side;
       options.stride = {2, 1};
-      const auto sigma = ContextPool2d(options)->state(random({1, 6, side, side}, torch::kFloat)).sigma;
+      const auto sigma =
+          ContextPool2d(options)->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
       EXPECT_LT(difference(sigma, torch::full({1, (side + 1) / 2, side}, expected)), 1e-6);
     }
   }
@@ -168,7 +169,8 @@ TEST(ContextPool, StartsAtTheInitialSigma) {
 
 TEST(ContextPool, SizesBySoftmaxStartAlikeAndSumToOne) {
   auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .size_norm = "softmax"});
-  const auto sigma = pool->state(random({2, 25, 6}, torch::kFloat), torch::tensor({25, 10})).sigma;
+  const auto sigma =
+      pool->forward_with_windows(random({2, 25, 6}, torch::kFloat), torch::tensor({25, 10})).second.sigma;
   EXPECT_LT(difference(sigma[0], torch::full({25}, 0.1)), 1e-6);
   EXPECT_LT(difference(sigma[1].slice(0, 0, 10), torch::full({10}, 0.1)), 1e-6);
   EXPECT_EQ(sigma[1].slice(0, 10).abs().max().item<float>(), 0);
@@ -262,7 +264,7 @@ TEST(ContextPool, HalfPrecisionStaysCloseAndKeepsSizesInFloat32) {
     const auto y = pool(x.to(torch::kBFloat16));
     EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
     EXPECT_LT(difference(y, expected), 0.05);
-    EXPECT_EQ(pool->state(x.to(torch::kBFloat16)).log_weight.scalar_type(), torch::kFloat);
+    EXPECT_EQ(pool->forward_with_windows(x.to(torch::kBFloat16)).second.log_weight.scalar_type(), torch::kFloat);
   }
 }
 
@@ -286,7 +288,7 @@ TEST(ContextPool, UnderAutocastSizesAndOutputsStayFloat32) {
     const Autocast autocast;
     const auto y = pool(x);
     EXPECT_EQ(y.scalar_type(), torch::kFloat);
-    EXPECT_EQ(pool->state(x).sigma.scalar_type(), torch::kFloat);
+    EXPECT_EQ(pool->forward_with_windows(x).second.sigma.scalar_type(), torch::kFloat);
     EXPECT_LT(difference(y, expected), 0.05);
     EXPECT_FALSE(torch::equal(y, expected)) << "the first layer is in bfloat16";
   }

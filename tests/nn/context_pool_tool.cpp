@@ -59,10 +59,10 @@ void run(Module module, const std::filesystem::path& folder) {
     if (name == "x") x = tensor;
     if (name == "lengths" || name == "mask") padding = tensor;
   }
-  const auto state = module->state(x, padding);
-  io::NamedTensors output{{"y", module(x, padding)}};
-  if (state.log_weight.defined()) output.emplace_back("log_weight", state.log_weight);
-  if (state.sigma.defined()) output.emplace_back("sigma", state.sigma);
+  const auto [y, windows] = module->forward_with_windows(x, padding);
+  io::NamedTensors output{{"y", y}};
+  if (windows.log_weight.defined()) output.emplace_back("log_weight", windows.log_weight);
+  if (windows.sigma.defined()) output.emplace_back("sigma", windows.sigma);
   io::write_safetensors(folder / "output.safetensors", output);
 }
 

@@ -88,22 +88,35 @@ nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 std::string to_json(const LanguageModelOptions& options);
 LanguageModelOptions from_json(const std::string& text, const std::string& who = "language model");
 
-// What the blocks remember of the symbols seen so far.
-struct LanguageModelCache {
-  std::vector<nn::BlockCache> blocks;
-  int64_t length = 0;
+// What the model remembers of the symbols seen so far: which of them are real, and the caches of its blocks.
+class LanguageModelCache {
+ public:
+  int64_t length() const { return symbols_.length(); }
+  std::optional<int64_t> rows() const;
+  // As for nn::TokenCache.
+  void crop(int64_t length);
+  void select(const torch::Tensor& rows);
+  void reorder(const torch::Tensor& rows) { select(rows); }
+  void repeat(int64_t times);
+
+ private:
+  friend class LanguageModelImpl;
+  nn::TokenCache symbols_;
+  std::vector<nn::BlockCache> blocks_;
 };
 
 class LanguageModelImpl : public torch::nn::Module {
  public:
   explicit LanguageModelImpl(LanguageModelOptions options);
 
-  // tokens [batch, length] int64, logits [batch, length, vocabulary].
-  torch::Tensor forward(const torch::Tensor& tokens);
+  // tokens [batch, length] int64, logits [batch, length, vocabulary]. A symbol's position is how many real ones come
+  // before it, so that a row has the same logits however it is padded, on either side; those at padding mean nothing.
+  torch::Tensor forward(const torch::Tensor& tokens, const nn::Padding& padding = {});
 
   // The next symbols of the rows in the cache (empty at the start): tokens [batch, new], logits [batch, new,
-  // vocabulary] equal to the last of forward over all of them. In eval mode.
-  torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache);
+  // vocabulary] equal to the last of forward over all of them. In eval mode. padding is that of the new symbols; the
+  // cache remembers it. With gradients each step keeps its graph: decode under torch::NoGradGuard.
+  torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache, const nn::Padding& padding = {});
 
   // Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks.
   void reset_parameters();
@@ -115,17 +128,17 @@ class LanguageModelImpl : public torch::nn::Module {
   void clamp_spans();
 
   const LanguageModelOptions& options() const { return options_; }
-  const std::vector<nn::Block>& blocks() const { return blocks_; }
+  const std::vector<nn::TransformerBlock>& blocks() const { return blocks_; }
 
  private:
-  torch::Tensor embed(const torch::Tensor& tokens, int64_t first);
+  torch::Tensor embed(const torch::Tensor& tokens, int64_t first, const torch::Tensor& at);
   std::vector<torch::Tensor> spans() const;
 
   LanguageModelOptions options_;
   torch::nn::Embedding token_{nullptr};
   nn::Positions position_{nullptr};
   torch::nn::Dropout dropout_{nullptr};
-  std::vector<nn::Block> blocks_;
+  std::vector<nn::TransformerBlock> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear head_{nullptr};
 };

@@ -39,11 +39,8 @@ struct AttentionOptions {
   Reach reach = {};
 };
 
-// Keys and values of the tokens seen so far, [batch, heads, capacity, head features]; room grows by doubling.
-struct AttentionCache {
-  torch::Tensor keys, values;
-  int64_t length = 0;
-};
+// Keys and values of the tokens seen so far, [batch, tokens, heads, head features].
+class AttentionCache : public TokenCache {};
 
 class AttentionImpl : public torch::nn::Module {
  public:
@@ -53,8 +50,10 @@ class AttentionImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
 
   // The next tokens of a causal row: x [batch, new tokens, features], after those in the cache, which they join.
-  // Equals the last rows of forward over all of them. rotation is that of the new tokens.
-  torch::Tensor step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation = {});
+  // Equals the last rows of forward over all of them. rotation and padding are those of the new tokens; the cache
+  // remembers the padding.
+  torch::Tensor step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation = {},
+                     const Padding& padding = {});
 
   const AttentionOptions& options() const { return options_; }
 

@@ -9,6 +9,7 @@
 
 #include <torch/torch.h>
 
+#include <optional>
 #include <string>
 
 #include "contextpool/nn/attention.h"
@@ -18,7 +19,7 @@
 
 namespace contextpool::nn {
 
-struct BlockOptions {
+struct TransformerBlockOptions {
   int64_t features = 512;
   int64_t heads = 8;
   int64_t feedforward = 2048;
@@ -31,33 +32,44 @@ struct BlockOptions {
   ContextPoolOptions pool;                    // features and causal are set by the block
 };
 
-// What a block remembers of the tokens seen so far.
+// What a block remembers of the tokens seen so far: the caches of its parts, which it crops and chooses rows of
+// together.
 struct BlockCache {
   AttentionCache attention;
   ContextPoolCache pool;
-  torch::Tensor depthwise;
+  DepthwiseCache depthwise;
+
+  int64_t length() const { return attention.length(); }
+  std::optional<int64_t> rows() const { return attention.rows(); }
+  void crop(int64_t length);
+  void select(const torch::Tensor& rows);
+  void reorder(const torch::Tensor& rows) { select(rows); }
+  void repeat(int64_t times);
 };
 
-class BlockImpl : public torch::nn::Module {
+class TransformerBlockImpl : public torch::nn::Module {
  public:
-  explicit BlockImpl(BlockOptions options);
+  explicit TransformerBlockImpl(TransformerBlockOptions options);
 
   // x [batch, tokens, features]. What padded tokens hold reaches neither the others nor any gradient.
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
 
   // The next tokens of causal rows, which then are in the cache too: equals the last rows of forward over all of them.
-  torch::Tensor step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation = {});
+  // rotation and padding are those of the new tokens; the cache remembers the padding.
+  torch::Tensor step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation = {},
+                     const Padding& padding = {});
 
-  const BlockOptions& options() const { return options_; }
+  const TransformerBlockOptions& options() const { return options_; }
   Attention attention() const { return attention_; }
   // The ContextPool of the block; null unless that is the mixer.
   ContextPool1d context_pool() const { return context_pool_; }
 
  private:
+  torch::Tensor real_tokens(const torch::Tensor& x, const Padding& padding) const;
   template <typename Attend, typename Mix>
   torch::Tensor run(const torch::Tensor& x, Attend attend, Mix mix);
 
-  BlockOptions options_;
+  TransformerBlockOptions options_;
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
   Attention attention_{nullptr};
   ContextPool1d context_pool_{nullptr};
@@ -65,6 +77,6 @@ class BlockImpl : public torch::nn::Module {
   torch::nn::Dropout dropout_{nullptr};
   torch::nn::Linear up_{nullptr}, down_{nullptr};  // feedforward.{up,down}
 };
-TORCH_MODULE(Block);
+TORCH_MODULE(TransformerBlock);
 
 }  // namespace contextpool::nn

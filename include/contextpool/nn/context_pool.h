@@ -15,6 +15,9 @@
 #include <string>
 #include <utility>
 
+#include "contextpool/nn/cache.h"
+#include "contextpool/nn/padding.h"
+
 namespace contextpool::nn {
 
 // Options of ContextPool1d. Words are words; a wrong one is answered with all of them.
@@ -48,23 +51,9 @@ struct ContextPool2dOptions : ContextPoolOptions {
 void validate(const ContextPoolOptions& options);
 void validate(const ContextPool2dOptions& options);
 
-// Which tokens are real. Made from nothing (all), from integer lengths [B] (the first ones of each row; rows of tokens
-// only), or from a boolean mask [B, N] or [B, H, W], true where the token is real. What padded tokens hold (NaN
-// included) reaches neither the other tokens nor the gradients; their own outputs are 0.
-class Padding {
- public:
-  Padding() = default;
-  Padding(torch::Tensor lengths_or_mask) : given_(std::move(lengths_or_mask)) {}
-  // The boolean mask for a batch of these sizes ([B, N] or [B, H, W]); undefined where every token is real.
-  torch::Tensor mask(torch::IntArrayRef sizes) const;
-
- private:
-  torch::Tensor given_;
-};
-
 // What was predicted, for looking at; with G > 1 groups both have G as their second dimension. At padded tokens
 // log_weight is -inf and sigma 0.
-struct ContextPoolState {
+struct Windows {
   // [B, N] or [B, H, W]: the log weight l of each token. Where weights is "unnormalized", the weight itself (it has a
   // sign); "uniform", 0; "nonlocal", undefined, since there is a weight for each pair of tokens.
   torch::Tensor log_weight;
@@ -72,21 +61,8 @@ struct ContextPoolState {
   torch::Tensor sigma;
 };
 
-// What ContextPool1d::step remembers of the tokens seen so far. Room is doubled when it is full, so that appending a
-// token costs the same on average however many there are. Copies share their memory until one of them grows.
-class ContextPoolCache {
- public:
-  int64_t length() const { return length_; }
-  // Row b becomes what row rows[b] was (int64 [B']): for beam search.
-  void reorder(const torch::Tensor& rows);
-
- private:
-  friend class ContextPool1dImpl;
-  int64_t length_ = 0;
-  torch::Tensor features_;  // [B, room, D]: x
-  torch::Tensor weights_;   // [B, room, G]: l (the weight itself for "unnormalized"); undefined where none is predicted
-  torch::Tensor keys_;      // [B, room, D]: phi(x) of "nonlocal", else undefined
-};
+// What ContextPool1d::step remembers of the tokens seen so far: features, weights, and keys of "nonlocal".
+class ContextPoolCache : public TokenCache {};
 
 class PredictorImpl;
 
@@ -97,11 +73,14 @@ class ContextPool1dImpl : public torch::nn::Cloneable<ContextPool1dImpl> {
 
   // x [B, N, D] -> y [B, N, D], in the dtype of x.
   torch::Tensor forward(const torch::Tensor& x, const Padding& padding = {});
-  ContextPoolState state(const torch::Tensor& x, const Padding& padding = {});
+  // The same, and what was predicted.
+  std::pair<torch::Tensor, Windows> forward_with_windows(const torch::Tensor& x, const Padding& padding = {});
 
   // The outputs [B, T, D] of T >= 1 new tokens x [B, T, D] that follow those in the cache (a new cache: none), which
-  // then holds them too: what forward gives for these positions of the whole row. Causal only; without gradients.
-  torch::Tensor step(const torch::Tensor& x, ContextPoolCache& cache);
+  // then holds them too: what forward gives for these positions of the whole row. Causal only. padding is that of the
+  // new tokens, [B, T]; the cache remembers it, so a left-padded batch needs it for the prompt only. The cache is part
+  // of the graph where gradients are recorded: decode under torch::NoGradGuard.
+  torch::Tensor step(const torch::Tensor& x, ContextPoolCache& cache, const Padding& padding = {});
 
   // Draws every parameter anew by torch's own rule, then sets the sizes.
   void reset_parameters();
@@ -120,6 +99,8 @@ class ContextPool1dImpl : public torch::nn::Cloneable<ContextPool1dImpl> {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Padding())})
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Padding& padding, Windows* windows);
+
   ContextPoolOptions options_;
   std::shared_ptr<PredictorImpl> predictor_;         // predictor.{conv1,conv2,fc1,fc2}.{weight,bias}
   torch::nn::Linear theta_{nullptr}, phi_{nullptr};  // theta.weight, phi.weight of "nonlocal"
@@ -132,7 +113,7 @@ class ContextPool2dImpl : public torch::nn::Cloneable<ContextPool2dImpl> {
 
   // x [B, C, H, W] -> y [B, C, Ho, Wo] with Ho = ceil(H / stride[0]), in the dtype of x.
   torch::Tensor forward(const torch::Tensor& x, const Padding& padding = {});
-  ContextPoolState state(const torch::Tensor& x, const Padding& padding = {});
+  std::pair<torch::Tensor, Windows> forward_with_windows(const torch::Tensor& x, const Padding& padding = {});
 
   void reset_parameters();  // as for ContextPool1d
   void reset_sizes();
@@ -145,6 +126,8 @@ class ContextPool2dImpl : public torch::nn::Cloneable<ContextPool2dImpl> {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Padding())})
 
  private:
+  torch::Tensor run(const torch::Tensor& x, const Padding& padding, Windows* windows);
+
   ContextPool2dOptions options_;
   std::shared_ptr<PredictorImpl> predictor_;
   torch::nn::Linear theta_{nullptr}, phi_{nullptr};

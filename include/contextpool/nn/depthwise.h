@@ -16,6 +16,9 @@ struct DepthwiseOptions {
   bool causal = false;
 };
 
+// The inputs of a causal convolution seen so far; all are kept, so that the newest can be cropped.
+class DepthwiseCache : public TokenCache {};
+
 class DepthwiseImpl : public torch::nn::Module {
  public:
   explicit DepthwiseImpl(DepthwiseOptions options);
@@ -23,14 +26,15 @@ class DepthwiseImpl : public torch::nn::Module {
   // x [batch, tokens, features]. Padded tokens count as 0, whatever they hold.
   torch::Tensor forward(const torch::Tensor& x, const Padding& padding = {});
 
-  // The next tokens of a causal row. cache holds the last taps - 1 inputs (undefined at the start) and is renewed.
-  torch::Tensor step(const torch::Tensor& x, torch::Tensor& cache);
+  // The next tokens of a causal row, which then are in the cache too: equals the last rows of forward over all of them.
+  torch::Tensor step(const torch::Tensor& x, DepthwiseCache& cache, const Padding& padding = {});
 
   const DepthwiseOptions& options() const { return options_; }
 
   torch::Tensor weight, bias;  // [features, 1, taps], [features]
 
  private:
+  torch::Tensor live(const torch::Tensor& x, const Padding& padding) const;
   torch::Tensor convolve(const torch::Tensor& padded) const;
 
   DepthwiseOptions options_;

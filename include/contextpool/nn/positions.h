@@ -19,30 +19,35 @@ struct PositionsOptions {
   int64_t length = 2048;  // rows of the learned table
 };
 
-// The turns of a run of positions as complex numbers of length 1, [tokens, head features / 2]; undefined where the
-// positions are not rotary.
+// The turns of tokens as complex numbers of length 1, [tokens, head features / 2], or [batch, tokens, head features /
+// 2] where rows differ; undefined where the positions are not rotary.
 using Rotation = torch::Tensor;
 
 class PositionsImpl : public torch::nn::Module {
  public:
   explicit PositionsImpl(PositionsOptions options);
 
-  // x [batch, tokens, features], whose first token stands at position `first`: x with what the positions add.
-  torch::Tensor add(const torch::Tensor& x, int64_t first = 0);
+  // x [batch, tokens, features] with what the positions add. The tokens stand at positions first, first + 1, ...; or at
+  // those of `at`, int64 [batch, tokens], each below first + tokens.
+  torch::Tensor add(const torch::Tensor& x, int64_t first = 0, const torch::Tensor& at = {});
 
-  // The turns of positions first .. first + x.size(1) - 1 for queries and keys of x's type and device.
-  Rotation rotation(const torch::Tensor& x, int64_t first = 0);
+  // The turns of the same positions for queries and keys of x's type and device.
+  Rotation rotation(const torch::Tensor& x, int64_t first = 0, const torch::Tensor& at = {});
 
   const PositionsOptions& options() const { return options_; }
 
  private:
-  torch::Tensor table(const torch::Tensor& x, int64_t first);
+  torch::Tensor table(const torch::Tensor& x, int64_t first, const torch::Tensor& at);
 
   PositionsOptions options_;
   torch::Tensor weight_;  // learned
   torch::Tensor table_;   // the others: computed in float64, kept as x needed it last, grown by doubling
 };
 TORCH_MODULE(Positions);
+
+// Where the tokens of a mask [batch, tokens] stand: how many real ones come before each, so that a row has the same
+// positions however it is padded. Undefined where the mask is.
+torch::Tensor positions_of(const torch::Tensor& real);
 
 // x [batch, tokens, ..., head features] turned by `rotation`; x itself where that is undefined. Half types are turned
 // in float32.

@@ -223,7 +223,6 @@ class LanguageModel(nn.Module):
         tokens: Tensor,
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """tokens int64 [batch, length] to logits [batch, length, vocabulary].
@@ -248,7 +247,6 @@ class LanguageModel(nn.Module):
         tokens: Tensor,
         cache: LanguageModelCache,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """The next symbols [batch, new] of the rows in the cache (empty at the start), which then is longer: logits

@@ -31,7 +31,7 @@ class TokenCache:
         needed = self.length + fresh.shape[1]
         store = self._stores.get(name)
         if torch.is_grad_enabled():
-            store = fresh if store is None else torch.cat((store[:, : self.length], fresh), 1)
+            store = fresh.clone() if store is None else torch.cat((store[:, : self.length], fresh), 1)
             self._stores[name] = store
             self._in_graph.add(name)
             return store

@@ -111,7 +111,6 @@ class Attention(nn.Module):
         x: Tensor,
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
@@ -130,7 +129,6 @@ class Attention(nn.Module):
         cache: AttentionCache,
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of a causal row, after those in the cache, which they join.

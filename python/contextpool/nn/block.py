@@ -145,7 +145,6 @@ class TransformerBlock(nn.Module):
         rotation: Tensor | None = None,
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """x [batch, tokens, features] to the same. What padded tokens hold reaches neither the others nor any gradient.
@@ -176,7 +175,6 @@ class TransformerBlock(nn.Module):
         cache: BlockCache,
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of causal rows, which then are in the cache too: equals the

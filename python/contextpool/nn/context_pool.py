@@ -177,7 +177,6 @@ class ContextPool1d(_ContextPool):
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
         return_windows: Literal[False] = False,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor: ...
 
@@ -199,7 +198,6 @@ class ContextPool1d(_ContextPool):
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
         return_windows: bool = False,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Windows]: ...
 
@@ -209,7 +207,6 @@ class ContextPool1d(_ContextPool):
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
         return_windows: bool = False,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Windows]:
         """Pools each row. At most one of lengths, mask and key_padding_mask; padded tokens, whatever they hold, reach
@@ -248,7 +245,6 @@ class ContextPool1d(_ContextPool):
         x: Tensor,
         cache: ContextPoolCache,
         mask: Tensor | None = None,
-        *,
         key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """The outputs of new tokens that follow those in the cache, which then holds them too.

@@ -45,7 +45,7 @@ class Depthwise(nn.Module):
         bound = 1 / math.sqrt(taps)
         nn.init.uniform_(self.weight, -bound, bound)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
         not): the others count as 0."""
         real = real_tokens("Depthwise", x.shape[:2], x.device, None, mask, key_padding_mask)
@@ -58,7 +58,7 @@ class Depthwise(nn.Module):
         __call__ = forward
 
     def step(
-        self, x: Tensor, cache: DepthwiseCache, mask: Tensor | None = None, *, key_padding_mask: Tensor | None = None
+        self, x: Tensor, cache: DepthwiseCache, mask: Tensor | None = None, key_padding_mask: Tensor | None = None
     ) -> Tensor:
         """The next tokens of a causal row, which then are in the cache too: equals the last rows of ``forward`` over
         all of them. mask [batch, new tokens], as for ``forward``."""
