@@ -7,7 +7,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: build ## trains three small language models on this machine and compares them, in minutes
-	.venv/bin/python scripts/demo.py
+	.venv/bin/python scripts/demo.py $(ARGS)
 
 build: build/build.ninja ## the library; then .venv/bin/python can import contextpool
 	cmake --build --preset default $(JOBS:%=-j%)

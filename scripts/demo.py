@@ -5,6 +5,7 @@ of Python's standard library, scores each on held-out text, lets the last one wr
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -17,7 +18,19 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = [("tiny", "plain"), ("dw-tiny", "depthwise control"), ("cp-tiny", "ContextPool")]
 # Threads that wait do not spin: on a machine that is busy otherwise, spinning makes small steps many times slower.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", **os.environ}
-WINDOWS = ["--window", "128", "--step", "64", "--batch", "16", "--tokens", "50000"]
+
+
+@dataclasses.dataclass
+class Scale:
+    """How much of it: bytes of text, flags of train, tokens that are scored, characters that are written."""
+
+    text: int = 4_000_000
+    train: tuple[str, ...] = ()
+    score: int = 50_000
+    write: int = 300
+
+
+QUICK = Scale(100_000, ("--steps", "4", "--eval-tokens", "1000"), 1000, 20)
 
 
 def folder_for(parent: Path) -> Path:
@@ -38,9 +51,10 @@ def parameters(program: Path, model: str) -> str:
     return row.split()[1]
 
 
-def train_and_score(program: Path, model: str, text: Path, run: Path) -> dict:
-    call(program, "train", "--preset", "demo", "--model", model, "--data", text, "--run", run)
-    score = call(program, "eval", "--run", run, *WINDOWS, "--json", capture=True)
+def train_and_score(program: Path, model: str, text: Path, run: Path, scale: Scale) -> dict:
+    call(program, "train", "--preset", "demo", "--model", model, "--data", text, "--run", run, *scale.train)
+    windows = ["--window", 128, "--step", 64, "--batch", 16, "--tokens", scale.score]
+    score = call(program, "eval", "--run", run, *windows, "--json", capture=True)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     tokens = log[0]["tokens"]
     return {
@@ -54,18 +68,20 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--program", type=Path, default=ROOT / "build/bin/contextpool")
     options.add_argument("--out", type=Path, default=ROOT / "build/demo")
+    options.add_argument("--quick", action="store_true", help="a few steps each: to see that everything works")
     arguments = options.parse_args()
+    scale = QUICK if arguments.quick else Scale()
     start, out, program = time.monotonic(), folder_for(arguments.out), arguments.program
     text = out / "text"
-    call(sys.executable, ROOT / "scripts/demo_text.py", text)
+    call(sys.executable, ROOT / "scripts/demo_text.py", text, scale.text)
 
     rows = []
     for model, what in MODELS:
         print(f"\n{what}: training {model}", flush=True)
-        rows.append((what, parameters(program, model), train_and_score(program, model, text, out / model)))
+        rows.append((what, parameters(program, model), train_and_score(program, model, text, out / model, scale)))
 
     print(f"\nText written by {MODELS[-1][0]}:\n", flush=True)
-    prompt = ["--prompt", "def ", "--tokens", "300", "--temperature", "0.7"]
+    prompt = ["--prompt", "def ", "--tokens", scale.write, "--temperature", "0.7"]
     call(program, "generate", "--run", out / MODELS[-1][0], *prompt)
 
     print(f"\n{'model':<18} {'parameters':>10} {'bpc':>7} {'tokens/s':>9} {'memory':>8}")
