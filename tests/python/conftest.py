@@ -3,6 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -13,3 +16,28 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text"
     subprocess.run([sys.executable, ROOT / "scripts/demo_text.py", path, "200000"], check=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Path:
+    pytest.importorskip("scikit_build_core")
+    return packages.build_wheel()
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel, which sees the packages beside this torch."""
+    python = packages.environment(tmp_path_factory.mktemp("wheel") / "env", *packages.dependencies())
+    packages.install(wheel, python)
+    return python
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `cmake --install` makes, in a Python environment whose torch is its own."""
+    folder = tmp_path_factory.mktemp("prefix") / "env"
+    packages.environment(folder)
+    link = next(folder.glob("lib/python*/site-packages")) / "torch"
+    link.symlink_to(Path(torch.__file__).parent)
+    packages.run("cmake", "--install", ROOT / "build", "--prefix", folder, cwd=folder)
+    return folder

@@ -1,59 +1,15 @@
 """The wheel and the CMake package, used from outside the source tree as a new user would."""
 
-import os
 import shutil
-import subprocess
 import sys
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from packages import ROOT, environment, install, run
+
 POOL = "contextpool.pool1d(torch.full((1, 9, 2), 3.0), torch.zeros(1, 9), torch.full((1, 9), 2.0))"
-
-
-def run(*command: str | Path, cwd: Path, ok: bool = True) -> str:
-    # A user's shell: nothing of the source tree, the outer make or the test run in its environment.
-    hidden = ("PYTHON", "MAKE", "MFLAGS", "CMAKE_PREFIX_PATH", "Torch_DIR")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, errors="replace")
-    assert (done.returncode == 0) == ok, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def environment(folder: Path, *visible: Path) -> Path:
-    """A new Python environment that sees the given folders of packages; returns its interpreter."""
-    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
-    site = next(folder.glob("lib/python*/site-packages"))
-    (site / "visible.pth").write_text("".join(f"{path}\n" for path in visible))
-    return folder / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def wheel() -> Path:
-    pytest.importorskip("scikit_build_core")
-    run("make", "wheel", cwd=ROOT)
-    return max((ROOT / "dist").glob("contextpool-*.whl"), key=lambda path: path.stat().st_mtime)
-
-
-def install(wheel: Path, python: Path) -> None:
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=python.parent)
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with the wheel, which sees the packages beside this torch."""
-    python = environment(tmp_path_factory.mktemp("wheel") / "env", *packages())
-    install(wheel, python)
-    return python
-
-
-def packages() -> list[Path]:
-    """The folders that this Python's torch, safetensors and pip come from."""
-    return list(dict.fromkeys(Path(find_spec(name).origin).parents[1] for name in ("torch", "safetensors", "pip")))
 
 
 def test_wheel_works_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
@@ -128,17 +84,6 @@ def test_wheel_knows_no_path_of_the_machine_it_was_built_on(wheel: Path, tmp_pat
     shutil.unpack_archive(wheel, tmp_path, "zip")
     assert run_paths(tmp_path / "contextpool/lib/libcontextpool_ops.so") == ["$ORIGIN/../../torch/lib"]
     assert run_paths(tmp_path / "contextpool/bin/contextpool") == ["$ORIGIN/../lib", "$ORIGIN/../../torch/lib"]
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `cmake --install` makes, in a Python environment whose torch is its own."""
-    folder = tmp_path_factory.mktemp("prefix") / "env"
-    environment(folder)
-    link = next(folder.glob("lib/python*/site-packages")) / "torch"
-    link.symlink_to(Path(torch.__file__).parent)
-    run("cmake", "--install", ROOT / "build", "--prefix", folder, cwd=folder)
-    return folder
 
 
 def build_consumer(tmp_path: Path, prefix: Path | str, *options: str, ok: bool = True) -> str:

@@ -1,10 +1,9 @@
-"""A trained run folder opens in Python: by the script of docs/training.md as it is printed, with the same logits."""
+"""A trained run folder opens in Python, with the same logits."""
 
 import json
 import math
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contextpool.models import LanguageModel
-from examples import block
-from program import ENVIRONMENT, PROGRAM, ROOT, SHORT, contextpool_says
+from program import PROGRAM, SHORT, contextpool_says
 
 TOOL = PROGRAM.parents[1] / "tests" / "contextpool_models_tool"
 
@@ -28,14 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     for name in ("cp-longformer-tiny", "cp-adaptive-span-tiny"):
         contextpool_says("train", "--run", folder / "runs" / name, *flags, "--model", name)
     return folder
-
-
-def test_the_script_of_the_documentation_runs(folder: Path) -> None:
-    script = block((ROOT / "docs/training.md").read_text(), "python")
-    assert len([line for line in script.splitlines() if line.strip()]) <= 10
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("def main(argv):")
 
 
 @pytest.mark.parametrize(

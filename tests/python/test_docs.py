@@ -1,0 +1,95 @@
+"""Every code block of README.md and docs/, run in a clone and from an installed package; and what the pages name."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import contextpool.nn._options as python_options
+from examples import PAGES, ROOT, Block, blocks, call, promised, run
+from packages import users_environment
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+BUILD_TREE = Path(python_options.__file__).parents[3]  # links in it lead into the source tree
+
+
+def clone(folder: Path) -> None:
+    """Makes the folder a clone of the repository in which `make build` was run."""
+    for path in ROOT.iterdir():
+        if path.name not in ("build", ".git", ".pytest_cache"):
+            (folder / path.name).symlink_to(path)
+    (folder / "build").symlink_to(BUILD_TREE)
+
+
+def built_here(block: Block, way: str) -> bool:
+    """A project in C++ is built once, since that takes its time: README's in the clone, the others from the prefix."""
+    return way == ("clone" if block.page.name == "README.md" else "installed")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("way", ["clone", "installed"])
+def test_page_runs_as_printed(way: str, page: Path, text: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    environment = {**users_environment(), "OMP_NUM_THREADS": "1"}
+    if way == "clone":
+        clone(tmp_path)
+        folders, environment["PREFIX"] = [BUILD_TREE / "bin", Path(sys.executable).parent], str(BUILD_TREE)
+    else:
+        folders = [request.getfixturevalue("installed").parent]
+        environment["PREFIX"] = str(request.getfixturevalue("prefix"))
+    environment["PATH"] = ":".join([*map(str, folders), environment["PATH"]])
+    shutil.copy(text, tmp_path / "text.txt")
+    source = ""  # of the project that is being put together
+    for block in blocks(page):
+        project = "cmake -S" in block.text
+        if block.language == "text" or block.not_run or (block.clone and way != "clone"):
+            continue
+        if project and not built_here(block, way):
+            continue
+        output = run(block, tmp_path, environment)
+        if block.language == "cpp":
+            source = block.text
+        if project:
+            for k, words in promised(source):
+                assert output[k] == words, f"{block}: {output}"
+
+
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        outside = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"\n\n    \S", outside), f"{page.name}: an indented block; give it ``` and a language"
+    for block in BLOCKS:
+        assert block.language in ("cmake", "cpp", "python", "sh", "text"), block
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    reasons = [f"{block} {block.not_run}" for block in BLOCKS if block.not_run]
+    assert all("needs a GPU" in reason for reason in reasons), reasons
+    assert len(reasons) == 3, reasons
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_and_targets_exist(page: Path) -> None:
+    words = page.read_text()
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", words):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        heads = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads], link
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", words)) <= targets
+
+
+def test_picture_is_what_its_script_draws() -> None:
+    drawn = call([sys.executable, str(ROOT / "docs/windows.py")], ROOT, users_environment(), "docs/windows.py")
+    assert drawn == (ROOT / "docs/windows.svg").read_text().splitlines()
+
+
+def test_every_word_of_every_option_is_explained() -> None:
+    table = (ROOT / "docs/module.md").read_text().split("## Options")[1].split("\n\n**Cost")[0]
+    for option, words in python_options.WORDS.items():
+        assert f"`{option}`" in table
+        for word in words:
+            assert f"`{word}`" in table, f"{option} {word}"
