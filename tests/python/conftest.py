@@ -39,5 +39,5 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages.environment(folder)
     link = next(folder.glob("lib/python*/site-packages")) / "torch"
     link.symlink_to(Path(torch.__file__).parent)
-    packages.run("cmake", "--install", ROOT / "build", "--prefix", folder, cwd=folder)
+    packages.run("cmake", "--install", packages.BUILD_TREE, "--prefix", folder, cwd=folder)
     return folder

@@ -6,7 +6,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import contextpool
+
 ROOT = Path(__file__).resolve().parents[2]
+BUILD_TREE = Path(contextpool.__file__).parents[2]  # that the package comes from
 
 
 def users_environment() -> dict[str, str]:

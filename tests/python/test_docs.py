@@ -9,10 +9,9 @@ import pytest
 
 import contextpool.nn._options as python_options
 from examples import PAGES, ROOT, Block, blocks, call, promised, run
-from packages import users_environment
+from packages import BUILD_TREE, users_environment
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-BUILD_TREE = Path(python_options.__file__).parents[3]  # links in it lead into the source tree
 
 
 def clone(folder: Path) -> None:
