@@ -12,6 +12,9 @@
 namespace contextpool::cli {
 namespace {
 
+// Written into every config: a config without it is that of a run of version 0.1.0, which had the paper's sizes.
+constexpr const char* kSizeRange = "pool-size-range";
+
 namespace fs = std::filesystem;
 using contextpool::models::LanguageModelOptions;
 
@@ -150,6 +153,7 @@ std::vector<ConfigFile> config_files(const TrainFlags& f) {
     if (!f.preset.empty() || !f.config.empty())
       throw Wrong("--resume goes on with the run's own config.toml; leave --preset and --config out");
     files.push_back(read_config((fs::path(f.run) / "config.toml").string()));
+    files.back().values.try_emplace(kSizeRange, std::vector<std::string>{"0"});  // a run of version 0.1.0
   }
   if (!f.preset.empty()) files.push_back(preset(f.preset));
   if (!f.config.empty()) files.push_back(read_config(f.config));
@@ -171,6 +175,7 @@ int train(const Arguments& arguments) {
   if (!f.options.data.empty()) set_word(app, "data", fs::absolute(f.options.data).lexically_normal().string());
   f.options.stages = stages_of(f);
   f.options.model = model_of(f);
+  set_word(app, kSizeRange, CLI::detail::to_string(f.options.model.pool.size_range));
   train::validate(f.options);
   const auto config = config_text(app);
   if (f.print_config) {

@@ -87,6 +87,7 @@ LanguageModelOptions from_json(const std::string& text, const std::string& who) 
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   TORCH_CHECK_VALUE(json.is_object(), who, ": the model's options are not a JSON object");
   LanguageModelOptions options;
+  options.pool.size_range = 0;
   std::vector<std::string> known;
   for_each_option(options, [&](const char* name, auto& value, const char*) {
     known.emplace_back(name);

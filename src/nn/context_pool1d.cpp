@@ -17,17 +17,15 @@ void check_input(const ContextPoolOptions& options, const Tensor& x) {
                     transposed ? "; x.transpose(1, 2) puts the features last" : "");
 }
 
-// sigma_i = r n s_i of the predicted channels [B, channels, N]; 0 at padded tokens.
+// sigma_i of the predicted channels [B, channels, N]; 0 at padded tokens.
 Tensor row_sizes(const ContextPoolOptions& options, const Tensor& channels, const Tensor& padded) {
   if (!predicts_sizes(options)) return {};
-  auto sizes = normalized_sizes(options, channels, padded);
-  if (options.reference_length > 0) {
-    sizes = sizes * (options.ratio * static_cast<double>(options.reference_length));
-  } else if (padded.defined()) {
-    sizes = sizes * (options.ratio * padded.logical_not().sum(1).to(sizes.scalar_type())).view({-1, 1, 1});
-  } else {
-    sizes = sizes * (options.ratio * static_cast<double>(channels.size(2)));
+  auto length = torch::scalar_tensor(options.reference_length > 0 ? options.reference_length : channels.size(2),
+                                     torch::kDouble);
+  if (padded.defined() && options.reference_length == 0) {
+    length = padded.logical_not().sum(1).to(channels.scalar_type()).view({-1, 1, 1});
   }
+  const auto sizes = predicted_sizes(options, channels, padded, length);
   return padded.defined() ? sizes.masked_fill(padded.unsqueeze(1), 0) : sizes;
 }
 

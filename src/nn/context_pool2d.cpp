@@ -15,25 +15,23 @@ void check_input(const ContextPoolOptions& options, const Tensor& x) {
                     last ? "; x.permute({0, 3, 1, 2}) puts the channels second" : "");
 }
 
-// (h + w) / 2 of each map, without the rows and columns that are all padding: [B, 1, 1, 1].
+// (h + w) / 2 of each map, without the rows and columns that are all padding: [B, 1, 1].
 Tensor own_lengths(const Tensor& padded, torch::ScalarType type) {
   const auto real = padded.logical_not();
-  return ((real.any(2).sum(1) + real.any(1).sum(1)).to(type) / 2).view({-1, 1, 1, 1});
+  return ((real.any(2).sum(1) + real.any(1).sum(1)).to(type) / 2).view({-1, 1, 1});
 }
 
-// sigma = r n s of the predicted channels [B, channels, H, W] at the targets, [B, G, Ho, Wo]; 0 at padded ones.
+// sigma of the predicted channels [B, channels, H, W] at the targets, [B, G, Ho, Wo]; 0 at padded ones.
 Tensor map_sizes(const ContextPool2dOptions& options, const Tensor& channels, const Tensor& padded) {
   if (!predicts_sizes(options)) return {};
   const auto height = channels.size(2), width = channels.size(3);
-  auto sizes = normalized_sizes(options, channels.flatten(2), padded.defined() ? padded.flatten(1) : padded)
-                   .unflatten(2, {height, width});
-  if (options.reference_length > 0) {
-    sizes = sizes * (options.ratio * static_cast<double>(options.reference_length));
-  } else if (padded.defined()) {
-    sizes = sizes * (options.ratio * own_lengths(padded, sizes.scalar_type()));
-  } else {
-    sizes = sizes * (options.ratio * static_cast<double>(height + width) / 2);
-  }
+  auto length = torch::scalar_tensor(options.reference_length > 0 ? static_cast<double>(options.reference_length)
+                                                                  : static_cast<double>(height + width) / 2,
+                                     torch::kDouble);
+  if (padded.defined() && options.reference_length == 0) length = own_lengths(padded, channels.scalar_type());
+  const auto sizes =
+      predicted_sizes(options, channels.flatten(2), padded.defined() ? padded.flatten(1) : padded, length)
+          .unflatten(2, {height, width});
   return at_targets(options, padded.defined() ? sizes.masked_fill(padded.unsqueeze(1), 0) : sizes);
 }
 

@@ -1,5 +1,6 @@
 #include "nn/context_pool_options.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "nn/names.h"
@@ -25,6 +26,7 @@ void check_numbers(const std::string& who, const ContextPoolOptions& o) {
                     o.reference_length);
   TORCH_CHECK_VALUE(o.usual_length > 0, who, ": usual_length must be positive, but is ", o.usual_length);
   TORCH_CHECK_VALUE(o.initial_sigma > 0, who, ": initial_sigma must be positive, but is ", o.initial_sigma);
+  TORCH_CHECK_VALUE(o.size_range >= 0, who, ": size_range must not be negative, but is ", o.size_range);
   TORCH_CHECK_VALUE(o.hidden > 0, who, ": hidden must be positive, but is ", o.hidden);
   TORCH_CHECK_VALUE(o.kernel > 0, who, ": kernel must be positive, but is ", o.kernel);
   TORCH_CHECK_VALUE(o.window >= 0, who, ": window must not be negative, but is ", o.window);
@@ -76,6 +78,17 @@ bool predicts_sizes(const ContextPoolOptions& options) {
   return options.locality == "gaussian" || options.locality == "adaptive_window";
 }
 
+bool bounded_sizes(const ContextPoolOptions& options) {
+  return options.size_range > 0 && options.size_norm == "sigmoid";
+}
+
+double smallest_limit(const ContextPoolOptions& options) { return options.initial_sigma / kLargestStart; }
+
+double reference_limit(const ContextPoolOptions& options) {
+  const auto limit = options.ratio * static_cast<double>(options.reference_length);
+  return bounded_sizes(options) ? std::max(limit, smallest_limit(options)) : limit;
+}
+
 int64_t predicted_channels(const ContextPoolOptions& options) {
   return options.groups * ((predicts_weights(options) ? 1 : 0) + (predicts_sizes(options) ? 1 : 0));
 }
@@ -85,7 +98,7 @@ std::string describe(const std::string& name, const ContextPoolOptions& o) {
   text << std::boolalpha << name << "(features=" << o.features << ", predictor=" << o.predictor
        << ", weights=" << o.weights << ", locality=" << o.locality << ", size_norm=" << o.size_norm
        << ", ratio=" << o.ratio << ", reference_length=" << o.reference_length << ", initial_sigma=" << o.initial_sigma
-       << ", hidden=" << o.hidden << ", kernel=" << o.kernel << ", groups=" << o.groups << ", causal=" << o.causal
+       << ", size_range=" << o.size_range       << ", hidden=" << o.hidden << ", kernel=" << o.kernel << ", groups=" << o.groups << ", causal=" << o.causal
        << ")";
   return text.str();
 }

@@ -44,7 +44,7 @@ Tensor window(const ContextPoolOptions& options, const Places& places, const Ten
 int64_t reach(const ContextPoolOptions& options) {
   return static_cast<int64_t>(std::ceil(options.locality == "fixed_window"
                                             ? options.window
-                                            : options.ratio * static_cast<double>(options.reference_length) + kRamp));
+                                            : reference_limit(options) + kRamp));
 }
 
 // Windows of bounded reach, one source of every target at a time: work in proportion to the window, not to the row.
@@ -128,11 +128,17 @@ Tensor at_targets(const ContextPool2dOptions& options, const Tensor& map) {
   return map.slice(-2, 0, std::nullopt, options.stride[0]).slice(-1, 0, std::nullopt, options.stride[1]);
 }
 
-Tensor normalized_sizes(const ContextPoolOptions& options, const Tensor& channels, const Tensor& padded) {
+Tensor predicted_sizes(const ContextPoolOptions& options, const Tensor& channels, const Tensor& padded,
+                       const Tensor& length) {
   const auto sizes = channels.slice(1, channels.size(1) - options.groups);
-  if (options.size_norm == "sigmoid") return sizes.sigmoid();
-  if (options.size_norm == "channels") return (sizes - channels.slice(1, 0, options.groups)).sigmoid();
-  return shares(with_padding(sizes, padded));
+  const auto limit = options.ratio * length;
+  if (bounded_sizes(options)) {
+    const auto most = limit.clamp_min(smallest_limit(options));
+    return (sizes + torch::log(options.initial_sigma / (most - options.initial_sigma))).sigmoid() * most;
+  }
+  if (options.size_norm == "sigmoid") return sizes.sigmoid() * limit;
+  if (options.size_norm == "channels") return (sizes - channels.slice(1, 0, options.groups)).sigmoid() * limit;
+  return shares(with_padding(sizes, padded)) * limit;
 }
 
 Tensor pool_row(const ContextPoolOptions& options, const Tensor& x, const Prediction& prediction, const Tensor& padded,

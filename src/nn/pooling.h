@@ -32,9 +32,14 @@ torch::Tensor pool_map(const ContextPool2dOptions& options, const torch::Tensor&
 // The values [..., H, W] of a map at its targets, [..., Ho, Wo].
 torch::Tensor at_targets(const ContextPool2dOptions& options, const torch::Tensor& map);
 
-// s in [0, 1] of the predicted channels [B, channels, tokens], as size_norm says: [B, G, tokens].
-torch::Tensor normalized_sizes(const ContextPoolOptions& options, const torch::Tensor& channels,
-                               const torch::Tensor& padded);
+// sigma of the predicted channels [B, channels, tokens]: [B, G, tokens]. length: n as a tensor of no dimension, or
+// [B, 1, 1]. With bounded sizes
+//
+//   sigma = L sigmoid(c + size),   L = max(r n, 2 initial_sigma),   c such that size 0 gives initial_sigma at any n;
+//
+// else sigma = r n s, with s in [0, 1] as size_norm says.
+torch::Tensor predicted_sizes(const ContextPoolOptions& options, const torch::Tensor& channels,
+                              const torch::Tensor& padded, const torch::Tensor& length);
 
 // The prediction as forward_with_windows shows it, for sources and targets of these shapes ({N} or {H, W}).
 Windows shown(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,

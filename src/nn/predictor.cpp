@@ -8,8 +8,6 @@
 namespace contextpool::nn {
 namespace {
 
-constexpr double kLargestStart = 0.5;  // of r n
-
 // A convolution along a row as one matrix product and a sum of shifted rows: row i of the product is made of token i
 // alone, so to the bit nothing reaches a token from where no tap looks, and x is used as it lies. weight [O, I, K]; tap
 // k of output i falls on token i - left + k.
@@ -77,7 +75,9 @@ void PredictorImpl::reset_sizes() {
   }
   const auto first_size = weight.size(0) - options_.groups;
   weight.slice(0, first_size).zero_();
-  bias.slice(0, first_size).fill_(options_.size_norm == "softmax" ? 0.0 : std::log(share / (1 - share)));
+  bias.slice(0, first_size).fill_(options_.size_norm == "softmax" || bounded_sizes(options_)
+                                       ? 0.0
+                                       : std::log(share / (1 - share)));
 }
 
 int64_t PredictorImpl::reach() const { return options_.predictor == "mlp" ? 0 : 2 * (options_.kernel - 1); }
@@ -99,7 +99,16 @@ torch::Tensor PredictorImpl::forward(const torch::Tensor& x, const torch::Tensor
   if (padded.defined()) h = h.masked_fill(dims_ == 1 ? padded.unsqueeze(2) : padded.unsqueeze(1), 0);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto type = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return layer(h.to(type), p2["weight"].to(type), p2["bias"].to(type));
+  return bounded(layer(h.to(type), p2["weight"].to(type), p2["bias"].to(type)), p2["bias"].to(type));
+}
+
+torch::Tensor PredictorImpl::bounded(const torch::Tensor& channels, const torch::Tensor& bias) const {
+  if (!bounded_sizes(options_) || !predicts_sizes(options_)) return channels;
+  const int64_t dim = dims_ == 1 ? 2 : 1, first_size = channels.size(dim) - options_.groups;
+  const auto learnt = dims_ == 1 ? bias.slice(0, first_size) : bias.slice(0, first_size).view({-1, 1, 1});
+  const auto sizes =
+      learnt + options_.size_range * torch::tanh((channels.slice(dim, first_size) - learnt) / options_.size_range);
+  return torch::cat({channels.slice(dim, 0, first_size), sizes}, dim);
 }
 
 }  // namespace contextpool::nn

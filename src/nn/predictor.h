@@ -2,6 +2,8 @@
 //
 //   channels = layer2(gelu(layer1(x))),   exact gelu; both layers convolutions ("conv") or per token ("mlp")
 //
+// With R = size_range the size channel is bias + R tanh((channel - bias) / R): the learnt size, and a bounded part that
+// depends on the token.
 // Padded tokens are 0 before each layer, as what lies beyond the ends is.
 #pragma once
 
@@ -30,6 +32,9 @@ class PredictorImpl : public torch::nn::Cloneable<PredictorImpl> {
 
  private:
   torch::Tensor layer(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) const;
+
+  // The channels with the sizes' part that depends on the token within size_range. bias: of the second layer.
+  torch::Tensor bounded(const torch::Tensor& channels, const torch::Tensor& bias) const;
 
   ContextPoolOptions options_;
   int64_t dims_;

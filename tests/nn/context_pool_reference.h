@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -70,10 +71,16 @@ inline torch::Tensor reference_pool(const nn::ContextPoolOptions& o, const Param
     torch::Tensor size;
     if (sized) {
       const auto b = channels.select(0, channels.size(0) - groups + group);
-      if (o.size_norm == "sigmoid") size = 1 / (1 + (-b).exp());
-      if (o.size_norm == "softmax") size = b.exp() / b.exp().sum();
-      if (o.size_norm == "channels") size = b.exp() / (b.exp() + channels.select(0, group).exp());
-      size = size * o.ratio * n;
+      if (o.size_norm == "sigmoid") size = o.ratio * n / (1 + (-b).exp());
+      if (o.size_norm == "softmax") size = o.ratio * n * b.exp() / b.exp().sum();
+      if (o.size_norm == "channels") size = o.ratio * n * b.exp() / (b.exp() + channels.select(0, group).exp());
+      if (o.size_norm == "sigmoid" && o.size_range > 0) {
+        const auto& biases = p.at(o.predictor == "mlp" ? "predictor.fc2.bias" : "predictor.conv2.bias");
+        const auto learnt = biases[biases.size(0) - groups + group];
+        const auto odds = (learnt + o.size_range * ((b - learnt) / o.size_range).tanh()).exp();
+        const auto limit = std::max(o.ratio * n, 2 * o.initial_sigma);
+        size = limit * odds / (odds + (limit - o.initial_sigma) / o.initial_sigma);
+      }
     }
     std::vector<torch::Tensor> rows;
     for (const auto i : targets) {
@@ -146,7 +153,7 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
   for (const auto* predictor : {"conv", "mlp", "attention"}) {
     for (const auto* weights : {"softmax", "unnormalized", "uniform", "nonlocal"}) {
       for (const auto* size_norm : {"sigmoid", "softmax", "channels"}) {
-        for (const int64_t groups : {1, 2}) {
+        for (const auto& [groups, size_range] : {std::pair{1, 0.5}, {2, 0.5}, {2, 0.0}}) {
           Options o;
           o.features = features;
           o.predictor = predictor;
@@ -155,6 +162,8 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
           o.size_norm = size_norm;
           o.groups = groups;
           o.ratio = 0.4;
+          o.initial_sigma = 2;
+          o.size_range = size_range;
           o.hidden = 5;
           o.window = 2.5;
           o.seed = 7;
@@ -176,6 +185,7 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
 
 inline std::string words(const nn::ContextPoolOptions& o) {
   return o.predictor + " " + o.weights + " " + o.locality + " " + o.size_norm + " groups " + std::to_string(o.groups) +
+         (o.size_range > 0 ? " bounded" : "") +
          (o.causal ? " causal" : "");
 }
 

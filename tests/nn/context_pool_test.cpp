@@ -137,11 +137,46 @@ TEST(ContextPool, ParametersHaveTheNamesOfPython) {
             (std::vector<std::string>{"theta.weight", "phi.weight"}));
 }
 
-TEST(ContextPool, StartsAtTheInitialSigma) {
+TEST(ContextPool, StartsAtTheInitialSigmaAtAnyLength) {
+  for (const int64_t length : {1, 10, 32, 4096}) {
+    for (const int64_t reference_length : {int64_t{0}, length}) {
+      auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .reference_length = reference_length});
+      const auto sigma = [&](const contextpool::nn::Padding& padding) {
+        return pool->forward_with_windows(random({2, length, 6}, torch::kFloat), padding).second.sigma;
+      };
+      EXPECT_LT(difference(sigma({}), torch::full({2, length}, 4.0)), 1e-5);
+      EXPECT_LT(difference(sigma(torch::full({2}, (length + 1) / 2, torch::kLong)).slice(1, 0, (length + 1) / 2),
+                           torch::full({2, (length + 1) / 2}, 4.0)),
+                1e-5);
+      // A model that draws all parameters itself and knows nothing of sizes.
+      for (auto& item : pool->named_parameters()) {
+        item.key().ends_with("bias") ? item.value().data().zero_() : item.value().data().normal_(0, 0.02);
+      }
+      EXPECT_LT(difference(sigma({}), torch::full({2, length}, 4.0)), 0.5);
+    }
+  }
+  for (const int64_t side : {7, 14, 56}) {
+    const auto sigma = ContextPool2d(ContextPool2dOptions(6))->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
+    EXPECT_LT(difference(sigma, torch::full({1, side, side}, 0.5)), 1e-6);
+  }
+}
+
+TEST(ContextPool, SizesStayWithinTheirRangeOfTheLearntOne) {
+  auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .size_range = 0.3});
+  for (auto& parameter : pool->parameters()) parameter.data().normal_(0, 3);
+  const auto x = random({2, 5000, 6}, torch::kFloat);
+  const auto bias = pool->named_parameters()["predictor.conv2.bias"][1].item<double>();
+  const auto logit = [](const torch::Tensor& share) { return torch::log(share / (1 - share)); };
+  const auto found = logit(pool->forward_with_windows(x).second.sigma.to(torch::kDouble) / 500) - bias - std::log(4.0 / 496);
+  EXPECT_NEAR(found.max().item<double>(), 0.3, 1e-3);
+  EXPECT_NEAR(found.min().item<double>(), -0.3, 1e-3);
+}
+
+TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
   for (const auto* size_norm : {"sigmoid", "channels"}) {
     for (const auto& [length, expected] : {std::pair{2048, 4.0}, {100, 4.0}, {64, 3.2}, {25, 1.25}, {1, 0.05}}) {
       for (const bool own : {false, true}) {
-        ContextPoolOptions options{.features = 6, .size_norm = size_norm};
+        ContextPoolOptions options{.features = 6, .size_norm = size_norm, .size_range = 0};
         options.reference_length = own ? 0 : length;
         options.usual_length = own ? length : 1024;
         auto pool = ContextPool1d(options);
@@ -158,6 +193,7 @@ TEST(ContextPool, StartsAtTheInitialSigma) {
     for (const auto& [side, expected] : {std::pair{14, 0.35}, {7, 0.175}, {40, 0.5}}) {
       ContextPool2dOptions options(6);
       options.size_norm = size_norm;
+      options.size_range = 0;
       options.usual_length = side;
       options.stride = {2, 1};
       const auto sigma =

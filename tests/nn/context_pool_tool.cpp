@@ -39,6 +39,8 @@ Options options_of(const Words& words) {
     if (const auto text = texts.find(name); text != texts.end()) *text->second = value;
     if (const auto count = counts.find(name); count != counts.end()) *count->second = std::stoll(value);
     if (name == "ratio") o.ratio = std::stod(value);
+    if (name == "initial_sigma") o.initial_sigma = std::stod(value);
+    if (name == "size_range") o.size_range = std::stod(value);
     if (name == "causal") o.causal = value == "True";
   }
   return o;

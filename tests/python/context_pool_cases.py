@@ -15,14 +15,18 @@ WORDS = {
     "locality": ("gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"),
     "size_norm": ("sigmoid", "softmax", "channels"),
     "groups": (1, 2),
+    "size_range": (0.5, 0.0),
 }
-SMALL = {"ratio": 0.4, "hidden": 5, "window": 2.5, "seed": 7, "layer": 3}
+SMALL = {"ratio": 0.4, "initial_sigma": 2.0, "hidden": 5, "window": 2.5, "seed": 7, "layer": 3}
 
 
 def combinations(dims: int, causal: bool = False) -> Iterator[dict]:
     """The options that can be built, with sizes large enough to matter in short rows."""
     for values in itertools.product(*WORDS.values()):
         options = dict(zip(WORDS, values)) | SMALL
+        sized = options["locality"] in ("gaussian", "adaptive_window") and options["size_norm"] == "sigmoid"
+        if options["size_range"] == 0 and not sized:
+            continue  # the same module
         if causal:
             options |= {"causal": True, "reference_length": 20}
         try:
@@ -84,7 +88,13 @@ def _pool(o: dict, p: dict[str, Tensor], x: Tensor, channels: Tensor | None, at:
                 "softmax": lambda: torch.softmax(b, 0),
                 "channels": lambda: torch.softmax(torch.stack((channels[group], b)), 0)[1],
             }[o["size_norm"]]()
-            size = (s * o["ratio"] * (o.get("reference_length") or n))[:, None]
+            limit = o["ratio"] * (o.get("reference_length") or n)
+            if o["size_norm"] == "sigmoid" and o["size_range"]:
+                learnt = p["predictor.fc2.bias" if o["predictor"] == "mlp" else "predictor.conv2.bias"][group - groups]
+                odds = torch.exp(learnt + o["size_range"] * torch.tanh((b - learnt) / o["size_range"]))
+                limit = max(limit, 2 * o["initial_sigma"])
+                s = odds / (odds + limit / o["initial_sigma"] - 1)
+            size = (s * limit)[:, None]
         if o["locality"] == "gaussian":
             g = torch.exp(-(distance**2) / (2 * size**2))
         elif o["locality"] == "adaptive_window":

@@ -1,6 +1,7 @@
 """ContextPool against its formulas, and what must not matter: the future, padding, the cache, the batch."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -69,25 +70,64 @@ def test_parameter_counts() -> None:
     assert count(ContextPool1d(512, weights="uniform", locality="none")) == 0
 
 
+@pytest.mark.parametrize("length", (1, 10, 32, 4096))
+def test_starts_at_the_initial_sigma_at_any_length(length: int) -> None:
+    for reference_length in (0, length):
+        pool = ContextPool1d(6, reference_length=reference_length)
+        for lengths in (None, torch.tensor([length, (length + 1) // 2])):
+            windows = pool(torch.randn(2, length, 6), lengths, return_windows=True)[1]
+            torch.testing.assert_close(windows.sigma[windows.sigma > 0], torch.full_like(windows.sigma, 4)[windows.sigma > 0])
+        for name, parameter in pool.named_parameters():  # a model that knows nothing of sizes draws them all
+            torch.nn.init.zeros_(parameter) if name.endswith("bias") else torch.nn.init.normal_(parameter, 0, 0.02)
+        windows = pool(torch.randn(2, length, 6), return_windows=True)[1]
+        assert (windows.sigma - 4).abs().max() < 0.5
+
+
+@pytest.mark.parametrize("side", (7, 14, 56))
+def test_maps_start_at_the_initial_sigma_at_any_size(side: int) -> None:
+    windows = ContextPool2d(6)(torch.randn(1, 6, side, side), return_windows=True)[1]
+    torch.testing.assert_close(windows.sigma, torch.full((1, side, side), 0.5))
+
+
+@pytest.mark.parametrize("make", (
+    lambda: (ContextPool1d(8), torch.randn(2, 10, 8)),
+    lambda: (ContextPool1d(8), torch.randn(2, 32, 8)),
+    lambda: (ContextPool1d(8), torch.randn(2, 4096, 8)),
+    lambda: (ContextPool2d(8), torch.randn(2, 8, 7, 7)),
+    lambda: (ContextPool2d(8), torch.randn(2, 8, 56, 56)),
+))  # fmt: skip
+def test_learns_from_the_start_and_calls_its_layers(make: Callable[[], tuple[torch.nn.Module, torch.Tensor]]) -> None:
+    torch.manual_seed(4)
+    pool, x = make()
+    called = []
+    for name, layer in pool.predictor.named_children():
+        layer.register_forward_hook(lambda layer, inputs, output, name=name: called.append(name))
+    (pool(x) * torch.randn_like(x)).mean().backward()
+    assert called == ["conv1", "conv2"]
+    for parameter in pool.parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0
+    assert pool.predictor.conv2.bias.grad[-1].abs() > 1e-8 and pool.predictor.conv2.weight.grad[-1].abs().max() > 1e-8
+
+
 @pytest.mark.parametrize("size_norm", ("sigmoid", "channels"))
-def test_starts_at_the_initial_sigma(size_norm: str) -> None:
+def test_the_papers_sizes_start_at_the_initial_sigma(size_norm: str) -> None:
     for length, sigma in ((2048, 4.0), (100, 4.0), (64, 3.2), (25, 1.25)):
         for lengths in ({"reference_length": length}, {"usual_length": length}):
-            pool = ContextPool1d(6, size_norm=size_norm, **lengths)
+            pool = ContextPool1d(6, size_norm=size_norm, size_range=0, **lengths)
             for parameters in ("as built", "overwritten"):
                 if parameters == "overwritten":
                     scattered(pool, torch.float32).reset_sizes()
                 windows = pool(torch.randn(2, length, 6), return_windows=True)[1]
                 torch.testing.assert_close(windows.sigma, torch.full((2, length), sigma))
     for side, sigma in ((14, 0.35), (7, 0.175), (40, 0.5)):
-        pool = ContextPool2d(6, size_norm=size_norm, usual_length=side)
+        pool = ContextPool2d(6, size_norm=size_norm, size_range=0, usual_length=side)
         windows = pool(torch.randn(1, 6, side, side), return_windows=True)[1]
         torch.testing.assert_close(windows.sigma, torch.full((1, side, side), sigma))
 
 
 def test_windows_are_what_the_operator_got() -> None:
     torch.manual_seed(3)
-    pool = scattered(ContextPool1d(8, groups=2, usual_length=30), torch.float32)
+    pool = scattered(ContextPool1d(8, groups=2, size_range=0), torch.float32)
     x = torch.randn(2, 30, 8)
     y, (log_weight, sigma) = pool(x, torch.tensor([30, 9]), return_windows=True)
     assert log_weight.shape == sigma.shape == (2, 2, 30)

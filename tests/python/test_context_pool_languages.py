@@ -49,9 +49,9 @@ def test_the_other_language_gives_the_same_outputs(writer: str, dims: int, causa
         pool.load_state_dict(load_file(folder / "weights.safetensors"))
         y, windows = pool(x, mask=mask, return_windows=True)
         output = load_file(folder / "output.safetensors")
-        assert (y - output["y"]).abs().max() <= 1e-6 * max(1, y.abs().max()), options
+        assert (y - output["y"]).abs().max() <= 1e-5 * max(1, y.abs().max()), options
         for name in ("log_weight", "sigma"):
             ours, theirs = getattr(windows, name), output.get(name)
             assert (ours is None) == (theirs is None), (options, name)
             if ours is not None:
-                torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6, msg=lambda m: f"{options} {name}\n{m}")
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, msg=lambda m: f"{options} {name}\n{m}")

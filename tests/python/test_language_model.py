@@ -146,7 +146,7 @@ def test_load_finds_the_newest_checkpoint_of_a_run(tmp_path: Path) -> None:
         torch.manual_seed(seed)
         model = random_model(POOLED)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(model.state_dict(), folder / name, {"contextpool.model": json.dumps(POOLED)})
+        save_file(model.state_dict(), folder / name, {"contextpool.model": json.dumps(vars(model.options))})
         write_manifest(folder)
         return model
 

@@ -54,6 +54,7 @@ class LanguageModelOptions:
     pool_ratio: float = 0.1
     pool_reference_length: int = 2048
     pool_initial_sigma: float = 4.0
+    pool_size_range: float = 0.5
     pool_hidden: int = 64
     pool_kernel: int = 3
     pool_groups: int = 1
@@ -184,7 +185,8 @@ class LanguageModel(nn.Module):
             if _METADATA not in metadata:
                 raise ValueError(f"{file}: not a checkpoint of a language model: no {_METADATA} in its metadata")
             weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
-        model = cls.from_options(json.loads(metadata[_METADATA]), str(file))
+        # Files of version 0.1.0 lack pool_size_range and have the paper's sizes.
+        model = cls.from_options({"pool_size_range": 0.0, **json.loads(metadata[_METADATA])}, str(file))
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:

@@ -33,6 +33,7 @@ class Options:
     reference_length: int
     usual_length: int
     initial_sigma: float
+    size_range: float
     hidden: int
     kernel: int
     groups: int
@@ -46,7 +47,7 @@ class Options:
             check_word(self.who, option, getattr(self, option), words)
         for option in ("features", "ratio", "usual_length", "initial_sigma", "hidden", "kernel"):
             self._check(getattr(self, option) > 0, f"{option} must be positive, but is {getattr(self, option)}")
-        for option in ("reference_length", "window"):
+        for option in ("reference_length", "size_range", "window"):
             self._check(getattr(self, option) >= 0, f"{option} must not be negative, but is {getattr(self, option)}")
         self._check(
             self.groups > 0 and self.features % self.groups == 0,
@@ -114,9 +115,25 @@ class Options:
         return self.groups * (self.predicts_weights + self.predicts_sizes)
 
     @property
+    def bounded_sizes(self) -> bool:
+        """Whether a token's size stays within size_range of the learnt one; else the sizes are the paper's."""
+        return self.size_range > 0 and self.size_norm == "sigmoid"
+
+    @property
+    def smallest_limit(self) -> float:
+        """Bounded sizes have at least this limit, so that initial_sigma holds on the shortest rows too."""
+        return 2 * self.initial_sigma
+
+    @property
+    def reference_limit(self) -> float:
+        """The largest size at reference_length."""
+        limit = self.ratio * self.reference_length
+        return max(limit, self.smallest_limit) if self.bounded_sizes else limit
+
+    @property
     def size_bias(self) -> float:
         """The bias of the size channel with which initial_sigma holds."""
-        if self.size_norm == "softmax":
+        if self.size_norm == "softmax" or self.bounded_sizes:
             return 0.0
         share = min(self.initial_sigma / (self.ratio * (self.reference_length or self.usual_length)), LARGEST_START)
         return math.log(share / (1 - share))

@@ -102,8 +102,25 @@ def at_targets(stride: tuple[int, int], values: Tensor) -> Tensor:
     return values[..., :: stride[0], :: stride[1]]
 
 
-def normalized_sizes(options: Options, channels: Tensor, padded: Tensor | None) -> Tensor:
-    """s in [0, 1] of the predicted channels ``[B, channels, tokens]``, as size_norm says: ``[B, G, tokens]``."""
+def predicted_sizes(options: Options, channels: Tensor, padded: Tensor | None, length: float | Tensor) -> Tensor:
+    """sigma of the predicted channels ``[B, channels, tokens]``: ``[B, G, tokens]``. length: n, or ``[B, 1, 1]``.
+
+    With bounded sizes ``sigma = L sigmoid(c + size)``, ``L = max(r n, 2 initial_sigma)`` and c such that a size channel of
+    0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in [0, 1] as size_norm says.
+    """
+    if not options.bounded_sizes:
+        return _normalized_sizes(options, channels, padded) * (options.ratio * length)
+    sizes, start = channels[:, -options.groups :], options.initial_sigma
+    if options.reference_length:
+        limit = options.reference_limit
+        return torch.sigmoid(sizes + math.log(start / (limit - start))) * limit
+    # In tensors, and not by clamp_min, so that torch.compile makes one graph for all lengths.
+    one = sizes.new_ones(())
+    limits = torch.maximum(options.ratio * length * one, options.smallest_limit * one)
+    return torch.sigmoid(sizes + torch.log(start / (limits - start))) * limits
+
+
+def _normalized_sizes(options: Options, channels: Tensor, padded: Tensor | None) -> Tensor:
     sizes = channels[:, -options.groups :]
     if options.size_norm == "sigmoid":
         return sizes.sigmoid()
@@ -177,7 +194,7 @@ def _pool_windows(options: Options, x: Tensor, log_weight: Tensor, sizes: Tensor
 def _reach(options: Options) -> int:
     """The farthest source of a window of bounded reach."""
     fixed = options.locality == "fixed_window"
-    return math.ceil(options.window if fixed else options.ratio * options.reference_length + RAMP)
+    return math.ceil(options.window if fixed else options.reference_limit + RAMP)
 
 
 def _pool_dense(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ._cache import TokenCache
 from ._options import Locality, Options, Predictor, SizeNorm, Weights
 from ._padding import Lengths, real_tokens
-from ._pooling import Prediction, at_targets, log_weights, normalized_sizes, pool_map, pool_row
+from ._pooling import Prediction, at_targets, log_weights, pool_map, pool_row, predicted_sizes
 from ._predictor import Predictor as _Predictor
 from ._predictor import no_autocast
 
@@ -129,8 +129,10 @@ class ContextPool1d(_ContextPool):
             softmax over the weight and the size of a token.
         ratio: r, the largest size as a share of the length.
         reference_length: n; 0 takes each row's own length, without padding.
-        usual_length: the length at which initial_sigma holds where reference_length is 0.
-        initial_sigma: the size at initialisation, in tokens, but at most half of r n. See :meth:`reset_sizes`.
+        usual_length: the length at which initial_sigma holds where size_range and reference_length are 0.
+        initial_sigma: the size at initialisation, in tokens. See :meth:`reset_sizes`.
+        size_range: how far a token's size may lie from the learnt one, as a difference of logarithms (0.5: from 0.6 to
+            1.6 times). 0: any size up to r n, the paper's form, which trains less well.
         hidden: channels between the predictor's two layers.
         kernel: taps of the predictor's convolutions, odd unless causal.
         groups: G slices of the features, each with its own weights and sizes.
@@ -154,6 +156,7 @@ class ContextPool1d(_ContextPool):
         reference_length: int = 0,
         usual_length: int = 1024,
         initial_sigma: float = 4.0,
+        size_range: float = 0.5,
         hidden: int = 64,
         kernel: int = 3,
         groups: int = 1,
@@ -166,7 +169,7 @@ class ContextPool1d(_ContextPool):
     ) -> None:
         options = Options(
             "ContextPool1d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, hidden, kernel, groups, causal, window, seed, layer,
+            initial_sigma, size_range, hidden, kernel, groups, causal, window, seed, layer,
         )  # fmt: skip
         super().__init__(options, 1, device, dtype)
 
@@ -305,14 +308,13 @@ class ContextPool1d(_ContextPool):
         return Prediction(weights, self._sizes(channels, padded))
 
     def _sizes(self, channels: Tensor, padded: Tensor | None) -> Tensor | None:
-        """sigma_i = r n s_i; 0 at padded tokens."""
+        """sigma of each token, ``[B, G, N]``; 0 at padded ones."""
         if not self.options.predicts_sizes:
             return None
-        sizes = normalized_sizes(self.options, channels, padded)
-        if self.options.reference_length or padded is None:
-            sizes = sizes * (self.options.ratio * (self.options.reference_length or channels.shape[2]))
-        else:
-            sizes = sizes * (self.options.ratio * (~padded).sum(1).to(sizes.dtype)).view(-1, 1, 1)
+        length: float | Tensor = self.options.reference_length or channels.shape[2]
+        if padded is not None and not self.options.reference_length:
+            length = (~padded).sum(1).to(channels.dtype).view(-1, 1, 1)
+        sizes = predicted_sizes(self.options, channels, padded, length)
         return sizes if padded is None else sizes.masked_fill(padded.unsqueeze(1), 0)
 
 
@@ -341,6 +343,7 @@ class ContextPool2d(_ContextPool):
         reference_length: int = 0,
         usual_length: int = 14,
         initial_sigma: float = 0.5,
+        size_range: float = 0.5,
         hidden: int = 64,
         kernel: int = 3,
         groups: int = 1,
@@ -352,7 +355,7 @@ class ContextPool2d(_ContextPool):
     ) -> None:
         options = Options(
             "ContextPool2d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, hidden, kernel, groups, False, window, seed, layer,
+            initial_sigma, size_range, hidden, kernel, groups, False, window, seed, layer,
         )  # fmt: skip
         super().__init__(options, 2, device, dtype)
         self.stride = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
@@ -433,21 +436,18 @@ class ContextPool2d(_ContextPool):
         return Prediction(weights, self._sizes(channels, padded))
 
     def _sizes(self, channels: Tensor, padded: Tensor | None) -> Tensor | None:
-        """sigma = r n s at the targets, ``[B, G, Ho Wo]``; 0 at padded ones."""
+        """sigma at the targets, ``[B, G, Ho Wo]``; 0 at padded ones."""
         if not self.options.predicts_sizes:
             return None
         height, width = channels.shape[2:]
         flat_padded = None if padded is None else padded.flatten(1)
-        sizes = normalized_sizes(self.options, channels.flatten(2), flat_padded)
-        sizes = torch.unflatten(sizes, 2, (height, width))
-        if self.options.reference_length:
-            sizes = sizes * (self.options.ratio * self.options.reference_length)
-        elif padded is None:
-            sizes = sizes * (self.options.ratio * (height + width) / 2)
-        else:
+        length: float | Tensor = self.options.reference_length or (height + width) / 2
+        if padded is not None and not self.options.reference_length:
             # Without the rows and columns that are all padding.
-            length = ((~padded).any(2).sum(1) + (~padded).any(1).sum(1)).to(sizes.dtype) / 2
-            sizes = sizes * (self.options.ratio * length).view(-1, 1, 1, 1)
+            own = ((~padded).any(2).sum(1) + (~padded).any(1).sum(1)).to(channels.dtype) / 2
+            length = own.view(-1, 1, 1)
+        sizes = predicted_sizes(self.options, channels.flatten(2), flat_padded, length)
+        sizes = torch.unflatten(sizes, 2, (height, width))
         if padded is not None:
             sizes = sizes.masked_fill(padded.unsqueeze(1), 0)
         return at_targets(self.stride, sizes).flatten(2)
