@@ -1,65 +1,115 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: scripts/gpu.sh FOLDER
-# Builds (build-gpu; and build-gpu-plain, for initcheck), takes the figures of docs/performance.md with nothing beside
-# them, then runs the tests, the lab's check and compute-sanitizer all at once. FOLDER gets their output; one line each
-# is printed, and the exit status is 1 if one failed. PYTHON (python3) names a Python whose torch has CUDA; GOOGLETEST
-# sources of GoogleTest, where no package is installed.
+# Everything that needs a GPU:
+#
+#   scripts/gpu.sh FOLDER            build, figures of docs/performance.md, tests, the kernel lab, compute-sanitizer
+#   scripts/gpu.sh FOLDER tests      build and tests only: every test, C++ and Python, on the CPU and on the GPU
+#   scripts/gpu.sh FOLDER figures    build and figures only
+#   scripts/gpu.sh FOLDER sanitize   build, the kernel lab's check and compute-sanitizer only
+#
+# FOLDER gets the output of each step; a line each is printed, and the exit status is 1 if one failed. Builds are in
+# build-gpu (and build-gpu-plain, for initcheck). PYTHON (python3) names a Python whose torch has CUDA and that has
+# pytest; GOOGLETEST the sources of GoogleTest, where no package is installed; JOBS limits parallel work (all cores).
+# CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
-out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER}")
+out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
+case $mode in all | tests | figures | sanitize) ;; *)
+  echo "scripts/gpu.sh: $mode is not one of tests, figures, sanitize" >&2
+  exit 2
+  ;;
+esac
 googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3} failed=$(mktemp)
+python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} failed=$(mktemp)
 trap 'rm -f "$failed"' EXIT
 mkdir -p "$out"
 
-step() {  # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ended
-  local name=$1 rc=0
+step() { # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ended
+  local name=$1 rc=0 start=$SECONDS
   shift
   "$@" >"$out/$name.txt" 2>&1 || rc=$?
   if [[ $rc == 0 ]]; then
-    echo "[$SECONDS s] $name: $(tail -n 1 "$out/$name.txt" | cut -c 1-150)"
+    echo "[$SECONDS s] $name ($((SECONDS - start)) s): $(tail -n 1 "$out/$name.txt" | cut -c 1-150)"
   else
     echo "$name" >>"$failed"
-    echo "[$SECONDS s] $name: FAILED ($rc), see $out/$name.txt"
+    echo "[$SECONDS s] $name ($((SECONDS - start)) s): FAILED ($rc), see $out/$name.txt"
   fi
 }
 
-build() {  # FOLDER TARGETS OPTIONS...
-  cmake -S . -B "$1" -G Ninja -DCONTEXTPOOL_CUDA=ON -DCMAKE_PREFIX_PATH="$("$python" -c \
-    'import torch; print(torch.utils.cmake_prefix_path)')" "${@:3}" && cmake --build "$1" --target $2
+build() { # FOLDER TARGETS OPTIONS...
+  cmake -S . -B "$1" -G Ninja -DCONTEXTPOOL_CUDA="$cuda" -DCONTEXTPOOL_QUICK_BUILD=ON -DPython3_EXECUTABLE="$(
+    command -v "$python"
+  )" "${@:3}" && cmake --build "$1" -j "$jobs" --target $2
 }
 
-plain=$("$python" -c 'import torch; print("%d%d-real" % torch.cuda.get_device_capability())' 2>/dev/null) || {
+plain=$("$python" -c 'import torch; print("%d%d-real" % torch.cuda.get_device_capability())' 2>/dev/null) ||
+  [[ $cuda == OFF && $mode == tests ]] || {
   echo "scripts/gpu.sh: the torch of $python sees no GPU; name another Python in PYTHON" >&2
   exit 2
 }
-step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
-  -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" &
-step build build build-gpu "contextpool_ops contextpool_ops_test" \
-  ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"}
+targets="contextpool_ops contextpool_ops_test"
+[[ $mode == all || $mode == tests ]] && targets=all
+if [[ $mode == all || $mode == sanitize ]]; then
+  step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
+    -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" &
+fi
+# The kernels for this GPU alone, except where figures are taken: what a wheel has, for all, then counts.
+step build build build-gpu "$targets" ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"}
 wait
 [[ -s $failed ]] && exit 1
 export PYTHONPATH=$PWD/build-gpu/python
 
-lab=("$python" bench/cuda/lab.py)
-for round in 1 2; do step time-$round "${lab[@]}" time; done
-step linear "${lab[@]}" linear
-step few "${lab[@]}" few
-step parts "${lab[@]}" parts
-step host "${lab[@]}" host
-step maps "$python" bench/cuda/pool2d.py
+figures() {
+  local lab=("$python" bench/cuda/lab.py)
+  for round in 1 2; do step time-$round "${lab[@]}" time; done
+  step linear "${lab[@]}" linear
+  step few "${lab[@]}" few
+  step parts "${lab[@]}" parts
+  step host "${lab[@]}" host
+  step maps "$python" bench/cuda/pool2d.py
+}
 
-sanitize() {  # NAME TOOL WHAT...
+native() { # NAME LAYER DEVICE: one program of C++ tests. Those of kernels and ops run on all devices by themselves.
+  step "$1" env CONTEXTPOOL_TEST_DEVICE="$3" OMP_NUM_THREADS=2 "build-gpu/tests/contextpool_$2_test" --gtest_brief=1
+}
+
+pytest() { # NAME FILES...
+  step "$1" env OMP_NUM_THREADS=2 "$python" -m pytest -q -p no:cacheprovider "${@:2}"
+}
+
+tests() { # as many at a time as there are cores for two threads each, the long ones first
+  local slots=$((jobs / 2 > 1 ? jobs / 2 : 1)) devices=(cpu) file
+  [[ $cuda == OFF ]] || devices+=(cuda)
+  start() {
+    while (($(jobs -pr | wc -l) >= slots)); do wait -n; done
+    "$@" &
+  }
+  start native cpp-ops ops cpu
+  start native cpp-kernels kernels cpu
+  for layer in train nn models eval; do
+    for device in "${devices[@]}"; do start native "cpp-$layer-$device" "$layer" "$device"; done
+  done
+  for layer in io data; do start native "cpp-$layer" "$layer" cpu; done
+  for file in $(ls -S tests/python/test_*.py); do
+    start pytest "$(basename "$file" .py | tr _ -)" "$file"
+  done
+  wait
+}
+
+sanitize() { # NAME TOOL WHAT...
   step "$1" compute-sanitizer --error-exitcode 9 --tool "$2" "$python" bench/cuda/sanitize.py "${@:3}"
 }
-step check "${lab[@]}" check &
-step tests-cpp build-gpu/tests/contextpool_ops_test --gtest_filter='*cuda*' --gtest_brief=1 &
-step tests-pool1d "$python" -m pytest -q tests/python/test_pool1d_cuda.py &
-step tests-pool2d "$python" -m pytest -q tests/python/test_pool2d_cuda.py tests/python/test_pool2d_edges.py &
-sanitize memcheck memcheck 70 200 1300 8500 60000 maps &
-sanitize racecheck-short racecheck 70 200 &
-sanitize racecheck-long racecheck 1300 &
-sanitize racecheck-maps racecheck maps &
-PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 &
-wait
+
+sanitizers() {
+  step check "$python" bench/cuda/lab.py check &
+  sanitize memcheck memcheck 70 200 1300 8500 60000 maps &
+  sanitize racecheck-short racecheck 70 200 &
+  sanitize racecheck-long racecheck 1300 &
+  sanitize racecheck-maps racecheck maps &
+  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 &
+  wait
+}
+
+[[ $mode == all || $mode == figures ]] && figures
+[[ $mode == all || $mode == tests ]] && tests
+[[ $mode == all || $mode == sanitize ]] && sanitizers
 [[ ! -s $failed ]]

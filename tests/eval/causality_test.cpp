@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../data/files.h"
+#include "../device.h"
 #include "contextpool/data/text.h"
 #include "contextpool/models/registry.h"
 
@@ -74,7 +75,8 @@ TEST(Causality, HoldsFromTheFileToThePrediction) {
   std::string bytes;
   for (std::int64_t i = 0; i < 20 * kLength; ++i) bytes += static_cast<char>('a' + i * i % 23);
   const auto read = [&] {
-    return data::Text(folder.write("text", bytes), "bytes").symbols(data::Split::test, 0, kLength).unsqueeze(0);
+    const data::Text text(folder.write("text", bytes), "bytes");
+    return there(text.symbols(data::Split::test, 0, kLength)).unsqueeze(0);
   };
   const auto test_begin = bytes.size() - kLength;
   const auto before = read();
@@ -83,6 +85,7 @@ TEST(Causality, HoldsFromTheFileToThePrediction) {
     torch::manual_seed(5);
     models::LanguageModel model(option.options);
     model->eval();
+    model->to(device());
     const torch::NoGradGuard no_grad;
     for (auto& p : model->parameters()) p.add_(torch::randn_like(p), 0.1);  // away from zeros and equal rows
     const auto logits = model->forward(before);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../data/files.h"
+#include "../device.h"
 #include "contextpool/models/registry.h"
 
 namespace contextpool::testing {
@@ -23,13 +24,14 @@ TEST(ModelFile, RoundTripsToTheBit) {
   const Folder folder;
   const models::LanguageModel model(tiny_options());
   io::write_safetensors(folder.path("m"), io::named_tensors(*model), eval::model_metadata(tiny_options()));
-  auto again = eval::load_model(folder.path("m"), torch::kCPU);
+  auto again = eval::load_model(folder.path("m"), device());
   EXPECT_EQ(again->options().pool.ratio, 0.2);
   EXPECT_FALSE(again->is_training());
-  const auto tokens = torch::randint(256, {2, 20}, torch::kLong);
+  const auto tokens = there(torch::randint(256, {2, 20}, torch::kLong));
   const torch::NoGradGuard no_grad;
   auto original = model;
   original->eval();
+  original->to(device());
   EXPECT_TRUE(again->forward(tokens).equal(original->forward(tokens)));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../data/files.h"
+#include "../device.h"
 #include "contextpool/models/registry.h"
 
 namespace contextpool::testing {
@@ -27,6 +28,7 @@ std::string some_bytes(std::size_t size) {
 models::LanguageModel tiny_model() {
   torch::manual_seed(1);
   auto model = models::LanguageModel(models::find_language_model("cp-tiny").options);
+  model->to(device());
   const torch::NoGradGuard no_grad;
   for (auto& p : model->parameters()) p.mul_(5);  // far from uniform predictions, so that contexts matter
   return model;
@@ -43,7 +45,7 @@ double by_definition(models::LanguageModel& model, const torch::Tensor& tokens, 
     // The window whose scored part holds token i ends at `end`.
     const auto end = i <= window ? window : std::min(window + (i - window + step - 1) / step * step, predictions);
     const auto context = tokens.slice(0, end - window, i);
-    const auto logits = model->forward(context.unsqueeze(0))[0][-1].to(torch::kDouble);
+    const auto logits = model->forward(there(context).unsqueeze(0))[0][-1].to(torch::kDouble);
     nats -= torch::log_softmax(logits, 0)[tokens[i].item<std::int64_t>()].item<double>();
   }
   return nats / static_cast<double>(predictions);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../device.h"
 #include "contextpool/models/language_model.h"
 
 namespace contextpool::testing {
@@ -78,11 +79,11 @@ inline std::vector<ModelCase> model_cases() {
   return cases;
 }
 
-// In eval mode, every parameter random and large enough that each part of the model matters.
+// On the tests' device, in eval mode, every parameter random and large enough that each part of the model matters.
 inline models::LanguageModel random_model(const models::LanguageModelOptions& options,
                                           torch::ScalarType type = torch::kFloat32) {
   models::LanguageModel model(options);
-  model->to(type);
+  model->to(device(), type);
   model->eval();
   const torch::NoGradGuard no_grad;
   for (auto& item : model->named_parameters()) {
@@ -93,6 +94,6 @@ inline models::LanguageModel random_model(const models::LanguageModelOptions& op
   return model;
 }
 
-inline torch::Tensor random_tokens(int64_t batch, int64_t length) { return torch::randint(30, {batch, length}); }
+inline torch::Tensor random_tokens(int64_t batch, int64_t length) { return there(torch::randint(30, {batch, length})); }
 
 }  // namespace contextpool::testing

@@ -16,7 +16,7 @@ using models::GenerateOptions;
 using models::sample;
 
 std::vector<int64_t> prompt_of(int64_t length) {
-  const auto tokens = random_tokens(1, length).contiguous();
+  const auto tokens = random_tokens(1, length).cpu().contiguous();
   return {tokens.data_ptr<int64_t>(), tokens.data_ptr<int64_t>() + length};
 }
 
@@ -52,7 +52,7 @@ TEST(Generate, TemperatureZeroTakesTheLikeliest) {
   const auto drawn = generate(model, text, {.tokens = 20, .temperature = 0});
   const torch::NoGradGuard no_grad;
   for (const auto symbol : drawn) {
-    EXPECT_EQ(symbol, model(torch::tensor(text).unsqueeze(0))[0][-1].argmax().item<int64_t>());
+    EXPECT_EQ(symbol, model(there(torch::tensor(text)).unsqueeze(0))[0][-1].argmax().item<int64_t>());
     text.push_back(symbol);
   }
 }

@@ -48,7 +48,12 @@ TEST_P(EveryModel, LearnsFromThePastWithoutABitOfTheFuture) {
     torch::nn::functional::cross_entropy(logits[0], tokens[0].slice(0, 1, kT + 1)).backward();
     return model->named_parameters()["token.weight"].grad().clone();
   };
-  EXPECT_TRUE(torch::equal(embedding(tokens), embedding(changed)));
+  const auto before = embedding(tokens), after = embedding(changed);
+  if (on_cpu()) {
+    EXPECT_TRUE(torch::equal(before, after));
+  } else {  // PyTorch's gradients may be added up in any order there
+    EXPECT_LT(difference(before, after), 1e-5 * before.abs().max().item<double>());
+  }
 }
 
 TEST_P(EveryModel, StepsEqualTheWhole) {
@@ -78,11 +83,24 @@ TEST_P(EveryModel, DecodesLeftPaddedBatches) {
   expect_steps<LanguageModelCache>({forward, step}, random_tokens(4, 30), model->parameters(), alone);
 }
 
+TEST_P(EveryModel, InBFloat16StaysClose) {
+  auto model = random_model(GetParam().options);
+  const auto tokens = random_tokens(2, 60);
+  const auto logits = model(tokens);
+  const BFloat16 autocast;
+  const auto rough = model(tokens);
+  EXPECT_LT(((rough - logits).norm() / logits.norm()).item<double>(), 0.05);
+  rough.logsumexp(-1).sum().backward();
+  for (const auto& item : model->named_parameters()) {
+    EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
+  }
+}
+
 TEST_P(EveryModel, DoesNotDependOnTheRestOfTheBatch) {
   auto model = random_model(GetParam().options, torch::kFloat64);
   const auto tokens = random_tokens(3, 33);
   const auto logits = model(tokens);
-  const auto order = torch::tensor({2, 0, 1});
+  const auto order = there(torch::tensor({2, 0, 1}));
   EXPECT_LT(difference(model(tokens.index_select(0, order)), logits.index_select(0, order)), 1e-11);
   EXPECT_LT(difference(model(tokens.narrow(0, 1, 1)), logits.narrow(0, 1, 1)), 1e-11);
   EXPECT_LT(difference(model(tokens.slice(1, 0, 20)), logits.slice(1, 0, 20)), 1e-11);  // a row cut short
@@ -97,6 +115,8 @@ TEST_P(EveryModel, SurvivesJson) {
   LanguageModel model(options);
   torch::manual_seed(1);
   LanguageModel copy(back);
+  model->to(device());
+  copy->to(device());
   const auto tokens = random_tokens(1, 12);
   EXPECT_TRUE(torch::equal(model(tokens), copy(tokens)));
 }
@@ -196,6 +216,7 @@ TEST(LanguageModel, DropsInTrainingOnly) {
   auto options = small_options();
   options.dropout = 0.2;
   LanguageModel model(options);
+  model->to(device());
   const auto tokens = random_tokens(1, 20);
   EXPECT_FALSE(torch::equal(model(tokens), model(tokens)));
   model->eval();
@@ -267,8 +288,9 @@ TEST(LanguageModel, RefusesWhatAreNoTokens) {
   EXPECT_THROW(model(torch::zeros({4, 0}, torch::kInt64)), c10::Error);
   auto learned = small_options();
   learned.positions = "learned";
-  EXPECT_NE(message_of([&] { LanguageModel(learned)->forward(random_tokens(1, 129)); }).find("only 128 positions"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { LanguageModel(learned)->forward(random_tokens(1, 129).cpu()); }).find("only 128 positions"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -22,20 +22,20 @@ constexpr int64_t kHeadFeatures = kFeatures / kHeads;
 
 Attention make(bool causal, torch::ScalarType type = torch::kFloat64) {
   Attention attention(AttentionOptions{.features = kFeatures, .heads = kHeads, .causal = causal});
-  attention->to(type);
+  attention->to(device(), type);
   return attention;
 }
 
-torch::Tensor not_after(int64_t tokens) { return torch::ones({tokens, tokens}, torch::kBool).tril(); }
+torch::Tensor not_after(int64_t tokens) { return there(torch::ones({tokens, tokens}, torch::kBool).tril()); }
 
 torch::Tensor rows_of(const std::vector<int64_t>& lengths, int64_t tokens) {
-  return torch::arange(tokens).unsqueeze(0) < torch::tensor(lengths).unsqueeze(1);
+  return there(torch::arange(tokens).unsqueeze(0) < torch::tensor(lengths).unsqueeze(1));
 }
 
 // torch's module with the same weights.
 torch::nn::MultiheadAttention peer_of(Attention& attention) {
   torch::nn::MultiheadAttention peer(kFeatures, kHeads);
-  peer->to(torch::kFloat64);
+  peer->to(device(), torch::kFloat64);
   const torch::NoGradGuard no_grad;
   const auto ours = attention->named_parameters();
   peer->in_proj_weight.copy_(ours["qkv.weight"]);
@@ -53,13 +53,12 @@ TEST(Attention, IsTorchsMultiheadAttention) {
       auto peer = peer_of(attention);
       const auto x = random({3, 11, kFeatures}).requires_grad_(), x_peer = x.detach().clone().requires_grad_();
       const auto mask = rows_of({11, 4, 1}, 11);
-      const auto weight = random({3, 11, kFeatures}) * (padded ? mask.unsqueeze(-1) : torch::ones({1}));
+      const auto weight = random({3, 11, kFeatures}) * (padded ? mask.unsqueeze(-1) : there(torch::ones({1})));
       const auto y = padded ? attention(x, nn::Rotation(), mask) : attention(x);
       const auto t = x_peer.transpose(0, 1);
-      const auto [peer_y, peer_weights] =
-          peer(t, t, t, padded ? mask.logical_not() : torch::Tensor(), /*need_weights=*/false,
-               causal ? torch::zeros({11, 11}, torch::kFloat64).masked_fill_(not_after(11).logical_not(), -INFINITY)
-                      : torch::Tensor());
+      const auto [peer_y, peer_weights] = peer(
+          t, t, t, padded ? mask.logical_not() : torch::Tensor(), /*need_weights=*/false,
+          causal ? random({11, 11}).zero_().masked_fill_(not_after(11).logical_not(), -INFINITY) : torch::Tensor());
       (y * weight).sum().backward();
       (peer_y.transpose(0, 1) * weight).sum().backward();
       EXPECT_LT(difference(y * weight, peer_y.transpose(0, 1) * weight), 1e-13);
@@ -87,7 +86,7 @@ TEST(Attention, TurnsQueriesAndKeysButNotValues) {
 TEST(Attention, LeavesPaddingAlone) {
   for (const bool causal : {false, true}) {
     auto attention = make(causal);
-    const auto mask = torch::tensor({0, 0, 1, 1, 0, 1, 0}, torch::kBool).unsqueeze(0);  // any pattern
+    const auto mask = there(torch::tensor({0, 0, 1, 1, 0, 1, 0}, torch::kBool)).unsqueeze(0);  // any pattern
     const auto live = mask[0].nonzero().flatten();
     auto x = random({1, 7, kFeatures});
     const auto alone = attention(x.index_select(1, live));
@@ -125,6 +124,7 @@ TEST(Attention, StepsEqualTheWhole) {
 
 TEST(Attention, DropsWeightsInTrainingOnly) {
   Attention attention(AttentionOptions{.features = kFeatures, .heads = kHeads, .dropout = 0.5});
+  attention->to(device());
   const auto x = random({1, 9, kFeatures}, torch::kFloat32);
   EXPECT_FALSE(torch::equal(attention(x), attention(x)));
   attention->eval();
@@ -153,7 +153,7 @@ std::vector<Reach> reaches() {
 
 Attention make(const Reach& reach, torch::ScalarType type = torch::kFloat64) {
   Attention attention(AttentionOptions{.features = kFeatures, .heads = kHeads, .causal = true, .reach = reach});
-  attention->to(type);
+  attention->to(device(), type);
   const torch::NoGradGuard no_grad;
   if (attention->span.defined()) attention->span.copy_(torch::tensor({0.0, 0.3, 0.871, 1.0}));
   return attention;
@@ -170,14 +170,14 @@ torch::Tensor shares(Attention& attention, int64_t tokens) {
   std::vector<torch::Tensor> heads;
   for (int64_t h = 0; h < kHeads; ++h) {
     const auto step = r.kind == "window" && h >= kHeads - r.dilated_heads ? r.dilation + 1 : 1;
-    const auto at = torch::arange(tokens), distance = at.unsqueeze(1) - at;
+    const auto at = there(torch::arange(tokens)), distance = at.unsqueeze(1) - at;
     if (r.kind == "adaptive_span") {
       const auto reach = 32 + attention->span[h].clamp(0, 1) * r.span_limit;
       const auto seen = (distance >= 0) & (distance < r.span_limit);
       heads.push_back(((reach - distance) / 32).clamp(0, 1) * seen);
       continue;
     }
-    auto window = torch::full({tokens, 1}, r.window);
+    auto window = there(torch::full({tokens, 1}, r.window));
     for (int64_t i = 0, from = r.row; i < r.window_doublings; ++i, from *= 2) window.slice(0, from).mul_(2);
     const auto seen = (distance >= 0) & (distance % step == 0) & (distance.floor_divide(step) < window);
     heads.push_back(seen.to(torch::kFloat64));
@@ -222,7 +222,7 @@ TEST_P(EveryReach, TakesRowsAndBatchesOfNothing) {
   auto attention = make(GetParam());
   for (const auto& sizes : {std::vector<int64_t>{2, 0, kFeatures}, std::vector<int64_t>{0, 50, kFeatures}}) {
     EXPECT_EQ(attention(random(sizes)).sizes(), sizes);
-    const auto mask = torch::ones({sizes[0], sizes[1]}, torch::kBool);
+    const auto mask = there(torch::ones({sizes[0], sizes[1]}, torch::kBool));
     EXPECT_EQ(attention(random(sizes), nn::Rotation(), mask).sizes(), sizes);
   }
 }
@@ -285,12 +285,12 @@ TEST(AdaptiveSpan, HasTheGradientOfItsSlope) {
     attention->span.copy_(z);
   };
   // Where a span is a whole number of tokens, a key stands on a corner of the ramp.
-  const auto z = torch::tensor({0.011, 0.311, 0.5171, 0.903}, torch::kFloat64);
+  const auto z = there(torch::tensor({0.011, 0.311, 0.5171, 0.903}, torch::kFloat64));
   set(z);
   const auto gradient = torch::autograd::grad({loss()}, {attention->span})[0];
   constexpr double kStep = 1e-6;
   for (int64_t h = 0; h < kHeads; ++h) {
-    const auto nudge = kStep * torch::nn::functional::one_hot(torch::tensor(h), kHeads);
+    const auto nudge = kStep * there(torch::nn::functional::one_hot(torch::tensor(h), kHeads));
     set(z + nudge);
     const auto above = loss().item<double>();
     set(z - nudge);
@@ -302,6 +302,7 @@ TEST(AdaptiveSpan, StartsAtZeroAndCanGrow) {
   torch::manual_seed(3);
   Attention attention(AttentionOptions{
       .features = kFeatures, .heads = kHeads, .causal = true, .reach = {.kind = "adaptive_span", .span_limit = 100}});
+  attention->to(device());
   EXPECT_TRUE((attention->span == 0).all().item<bool>());
   const auto x = random({1, 90, kFeatures}, torch::kFloat32);
   attention(x).square().sum().backward();
@@ -327,6 +328,7 @@ class Watch final : public c10::Allocator {
 };
 
 TEST(LimitedReach, TakesNoMemoryOfAllPairs) {
+  if (!on_cpu()) GTEST_SKIP() << "watches the memory of the CPU";
   constexpr int64_t kLong = 16384;
   for (const auto& reach : {Reach{.kind = "window", .window = 64, .dilation = 1, .dilated_heads = 2},
                             Reach{.kind = "adaptive_span", .span_limit = 8192}}) {

@@ -29,7 +29,7 @@ TransformerBlockOptions options_of(const std::string& mixer, const std::string& 
 // Every parameter random: fresh ones have zeros that would hide mistakes.
 TransformerBlock make(const TransformerBlockOptions& options, torch::ScalarType type = torch::kFloat64) {
   TransformerBlock block(options);
-  block->to(type);
+  block->to(device(), type);
   const torch::NoGradGuard no_grad;
   for (auto& parameter : block->parameters()) parameter.copy_(random(parameter.sizes(), type) * 0.3);
   return block;
@@ -130,10 +130,10 @@ TEST_P(EveryBlock, LeavesPaddingAlone) {
       const auto row = x.narrow(0, b, 1).slice(1, 0, lengths[b]);
       alone.push_back(block(row.clone(), turns(row))[0]);
     }
-    const auto mask = torch::arange(9).unsqueeze(0) < torch::tensor(lengths).unsqueeze(1);
+    const auto mask = there(torch::arange(9).unsqueeze(0) < torch::tensor(lengths).unsqueeze(1));
     x.masked_fill_(mask.logical_not().unsqueeze(-1), NAN);
     x.requires_grad_();
-    const auto by_mask = block(x, turns(x), mask), by_lengths = block(x, turns(x), torch::tensor(lengths));
+    const auto by_mask = block(x, turns(x), mask), by_lengths = block(x, turns(x), there(torch::tensor(lengths)));
     std::vector<torch::Tensor> live;
     for (int64_t b = 0; b < 3; ++b) {
       live.push_back(by_mask[b].slice(0, 0, lengths[b]));
@@ -152,7 +152,7 @@ TEST_P(EveryBlock, DoesNotDependOnTheRestOfTheBatch) {
   auto block = make(options(true));
   const auto x = random({4, 12, kFeatures});
   const auto y = block(x, turns(x));
-  const auto order = torch::tensor({2, 0, 3, 1});
+  const auto order = there(torch::tensor({2, 0, 3, 1}));
   EXPECT_LT(difference(block(x.index_select(0, order), turns(x)), y.index_select(0, order)), 1e-13);
   EXPECT_LT(difference(block(x.narrow(0, 2, 1), turns(x)), y.narrow(0, 2, 1)), 1e-13);
 }
@@ -211,7 +211,7 @@ TEST(TransformerBlock, RefusesWhatItDoesNotKnow) {
 TEST(Depthwise, IsItsFormula) {
   for (const bool causal : {false, true}) {
     nn::Depthwise depthwise(nn::DepthwiseOptions{.features = 3, .taps = 5, .causal = causal});
-    depthwise->to(torch::kFloat64);
+    depthwise->to(device(), torch::kFloat64);
     const auto x = random({2, 9, 3}).requires_grad_(), weight = random({2, 9, 3});
     const int64_t left = causal ? 4 : 2;
     std::vector<torch::Tensor> rows;

@@ -95,7 +95,7 @@ TEST(ContextPoolCausal, StepsGiveWhatTheWholeRowGives) {
 TEST(ContextPoolCausal, AReorderedCacheContinuesItsRows) {
   auto pool = scattered({.features = 8, .reference_length = 40, .causal = true});
   const auto x = random({3, 12, 8}, torch::kFloat);
-  const auto rows = torch::tensor({2, 0, 0});
+  const auto rows = there(torch::tensor({2, 0, 0}));
   ContextPoolCache cache;
   pool->step(x.slice(1, 0, 10), cache);
   cache.reorder(rows);
@@ -120,12 +120,12 @@ TEST(ContextPoolPadding, ChangesNothing) {
     torch::manual_seed(5);
     auto pool = scattered(options);
     const auto x = random({3, 45, 8}, torch::kFloat);
-    const auto lengths = torch::tensor({45, 20, 1});
+    const auto lengths = there(torch::tensor({45, 20, 1}));
     auto batch = x.clone();
     batch[1].slice(0, 20).fill_(std::numeric_limits<float>::infinity());
     batch[2].slice(0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
     const auto y = pool(batch, lengths);
-    const auto mask = torch::arange(45).unsqueeze(0) < lengths.unsqueeze(1);
+    const auto mask = there(torch::arange(45)).unsqueeze(0) < lengths.unsqueeze(1);
     EXPECT_TRUE(torch::equal(y, pool(batch, mask))) << "lengths and mask";
     for (int64_t row = 0; row < 3; ++row) {
       const auto length = lengths[row].item<int64_t>();
@@ -135,7 +135,7 @@ TEST(ContextPoolPadding, ChangesNothing) {
     }
     // The same row padded in front.
     const auto late = torch::constant_pad_nd(x.slice(0, 0, 1).slice(1, 0, 20), {0, 0, 25, 0});
-    const auto real = torch::arange(45).unsqueeze(0) >= 25;
+    const auto real = there(torch::arange(45)).unsqueeze(0) >= 25;
     EXPECT_LT(difference(pool(late, real)[0].slice(0, 25), pool(x.slice(0, 0, 1).slice(1, 0, 20))[0]), kFloatTolerance);
   }
 }
@@ -148,7 +148,7 @@ TEST(ContextPoolPadding, OfNaNGivesFiniteGradientsOfZero) {
     x[1].fill_(std::numeric_limits<float>::quiet_NaN());
     x[0].slice(0, 7).fill_(std::numeric_limits<float>::quiet_NaN());
     x.requires_grad_();
-    pool(x, torch::tensor({7, 0})).square().sum().backward();
+    pool(x, there(torch::tensor({7, 0}))).square().sum().backward();
     for (const auto& parameter : pool->parameters()) {
       EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
     }
@@ -164,7 +164,7 @@ TEST(ContextPoolBatch, OrderAndSizeChangeNothing) {
     auto pool = scattered(options);
     const auto x = random({5, 33, 8}, torch::kFloat);
     const auto y = pool(x);
-    const auto order = torch::tensor({3, 1, 4, 0, 2});
+    const auto order = there(torch::tensor({3, 1, 4, 0, 2}));
     EXPECT_LT(difference(pool(x.index_select(0, order)), y.index_select(0, order)), kFloatTolerance);
     EXPECT_LT(difference(pool(x.slice(0, 3, 4)), y.slice(0, 3, 4)), kFloatTolerance);
   }
@@ -184,7 +184,7 @@ TEST(ContextPoolBatch, OfMapsChangesNothing) {
       EXPECT_LT(difference(pool(x.contiguous(torch::MemoryFormat::ChannelsLast)), y), kFloatTolerance);
       // The first map as part of a larger one.
       const auto padded = torch::constant_pad_nd(x, {0, 2, 0, 3}, std::numeric_limits<float>::quiet_NaN());
-      const auto mask = torch::constant_pad_nd(torch::ones({3, 6, 7}), {0, 2, 0, 3}).to(torch::kBool);
+      const auto mask = torch::constant_pad_nd(there(torch::ones({3, 6, 7})), {0, 2, 0, 3}).to(torch::kBool);
       const auto got = pool(padded, mask);
       EXPECT_LT(difference(got.slice(2, 0, 6).slice(3, 0, 4), y), kFloatTolerance);
       EXPECT_EQ(got.slice(2, 6).abs().sum().item<float>(), 0);

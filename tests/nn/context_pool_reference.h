@@ -1,5 +1,5 @@
-// ContextPool by its formulas, for one row or map without padding, in float64: every pair of tokens, every group by
-// itself, random places drawn number by number. Differentiable, so that gradients can be compared too.
+// ContextPool by its formulas, for one row or map without padding, in float64 on the CPU: every pair of tokens, every
+// group by itself, random places drawn number by number. Differentiable, so that gradients can be compared too.
 #pragma once
 
 #include <torch/torch.h>
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../device.h"
 #include "contextpool/nn/context_pool.h"
 
 namespace contextpool::testing {
@@ -23,6 +24,13 @@ inline Parameters parameters_of(const torch::nn::Module& module) {
   Parameters parameters;
   for (const auto& item : module.named_parameters()) parameters[item.key()] = item.value();
   return parameters;
+}
+
+// Still parts of the graph that they come from.
+inline Parameters to_cpu(const Parameters& parameters) {
+  Parameters all;
+  for (const auto& [name, value] : parameters) all[name] = value.to(torch::kCPU);
+  return all;
 }
 
 // The predicted channels [channels, tokens] of x [1, D, N] or [1, C, H, W].
@@ -115,7 +123,10 @@ inline torch::Tensor reference_pool(const nn::ContextPoolOptions& o, const Param
 }
 
 // x [N, D] -> [N, D].
-inline torch::Tensor reference_row(const nn::ContextPoolOptions& o, const Parameters& p, const torch::Tensor& x) {
+inline torch::Tensor reference_row(const nn::ContextPoolOptions& o, const Parameters& parameters,
+                                   const torch::Tensor& features) {
+  const auto p = to_cpu(parameters);
+  const auto x = features.to(torch::kCPU);
   const auto channels = p.count("predictor.conv1.weight") + p.count("predictor.fc1.weight") > 0
                             ? reference_channels(o, p, x.t().unsqueeze(0))
                             : torch::Tensor();
@@ -129,7 +140,10 @@ inline torch::Tensor reference_row(const nn::ContextPoolOptions& o, const Parame
 }
 
 // x [C, H, W] -> [C, Ho, Wo].
-inline torch::Tensor reference_map(const nn::ContextPool2dOptions& o, const Parameters& p, const torch::Tensor& x) {
+inline torch::Tensor reference_map(const nn::ContextPool2dOptions& o, const Parameters& parameters,
+                                   const torch::Tensor& features) {
+  const auto p = to_cpu(parameters);
+  const auto x = features.to(torch::kCPU);
   const auto channels = p.count("predictor.conv1.weight") + p.count("predictor.fc1.weight") > 0
                             ? reference_channels(o, p, x.unsqueeze(0))
                             : torch::Tensor();
@@ -189,11 +203,12 @@ inline std::string words(const nn::ContextPoolOptions& o) {
          (o.causal ? " causal" : "");
 }
 
-// Parameters away from their start, in float64, so that every one of them has a say.
+// Parameters away from their start, in float64 on the tests' device, so that every one of them has a say.
 template <typename Module>
 void scatter(Module& module) {
   const torch::NoGradGuard no_grad;
   module->to(torch::kDouble);
+  module->to(device());
   for (auto& parameter : module->parameters()) parameter.normal_(0, 0.4);
 }
 

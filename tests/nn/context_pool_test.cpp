@@ -2,7 +2,6 @@
 // and what is refused.
 #include "contextpool/nn/context_pool.h"
 
-#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
 #include "context_pool_reference.h"
@@ -28,7 +27,7 @@ std::vector<Tensor> gradients(const Tensor& y, const Tensor& dy, const Tensor& x
 void expect_same(const Tensor& y, const Tensor& expected, const Tensor& x, const Parameters& parameters) {
   EXPECT_LT(difference(y, expected), kTolerance);
   const auto dy = torch::randn_like(y);
-  const auto got = gradients(y, dy, x, parameters), want = gradients(expected, dy, x, parameters);
+  const auto got = gradients(y, dy, x, parameters), want = gradients(expected, dy.to(expected.device()), x, parameters);
   for (size_t k = 0; k < want.size(); ++k) {
     if (!want[k].defined()) continue;
     ASSERT_TRUE(got[k].defined());
@@ -46,7 +45,7 @@ void expect_rows_follow_the_formula(const ContextPoolOptions& options) {
   x[1].slice(0, 6) = std::numeric_limits<double>::quiet_NaN();
   x.requires_grad_();
   const auto parameters = parameters_of(*pool);
-  const auto y = pool(x, torch::tensor({9, 6}));
+  const auto y = pool(x, there(torch::tensor({9, 6})));
   const auto second = torch::constant_pad_nd(reference_row(options, parameters, x[1].slice(0, 0, 6)), {0, 0, 0, 3});
   expect_same(y, torch::stack({reference_row(options, parameters, x[0]), second}), x, parameters);
 }
@@ -57,7 +56,7 @@ void expect_maps_follow_the_formula(const ContextPool2dOptions& options) {
   auto pool = ContextPool2d(options);
   scatter(pool);
   auto x = random({2, 4, 4, 5});
-  auto mask = torch::ones({2, 4, 5}, torch::kBool);
+  auto mask = there(torch::ones({2, 4, 5}, torch::kBool));
   mask[1].slice(0, 3) = false;
   mask[1].slice(1, 3) = false;
   x = x.masked_fill(mask.logical_not().unsqueeze(1), std::numeric_limits<double>::infinity()).requires_grad_();
@@ -180,6 +179,7 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
         options.reference_length = own ? 0 : length;
         options.usual_length = own ? length : 1024;
         auto pool = ContextPool1d(options);
+        pool->to(device());
         EXPECT_LT(difference(pool->forward_with_windows(random({2, length, 6}, torch::kFloat)).second.sigma,
                              torch::full({2, length}, expected)),
                   1e-5);
@@ -196,8 +196,9 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
       options.size_range = 0;
       options.usual_length = side;
       options.stride = {2, 1};
-      const auto sigma =
-          ContextPool2d(options)->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
+      auto pool = ContextPool2d(options);
+      pool->to(device());
+      const auto sigma = pool->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
       EXPECT_LT(difference(sigma, torch::full({1, (side + 1) / 2, side}, expected)), 1e-6);
     }
   }
@@ -205,24 +206,31 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
 
 TEST(ContextPool, SizesBySoftmaxStartAlikeAndSumToOne) {
   auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .size_norm = "softmax"});
+  pool->to(device());
   const auto sigma =
-      pool->forward_with_windows(random({2, 25, 6}, torch::kFloat), torch::tensor({25, 10})).second.sigma;
+      pool->forward_with_windows(random({2, 25, 6}, torch::kFloat), there(torch::tensor({25, 10}))).second.sigma;
   EXPECT_LT(difference(sigma[0], torch::full({25}, 0.1)), 1e-6);
   EXPECT_LT(difference(sigma[1].slice(0, 0, 10), torch::full({10}, 0.1)), 1e-6);
   EXPECT_EQ(sigma[1].slice(0, 10).abs().max().item<float>(), 0);
 }
 
+ContextPool1d on_device(const ContextPoolOptions& options) {
+  auto pool = ContextPool1d(options);
+  pool->to(device());
+  return pool;
+}
+
 TEST(ContextPool, RandomPlacesAreUniform) {
   // Where 1000 targets look, in 8 equal parts of the row: 8 places each, chi-square with 7 degrees of freedom.
   ContextPoolOptions options{.features = 1000, .weights = "uniform", .locality = "random_sparse"};
-  const auto x = torch::eye(1000).unsqueeze(0);
-  const auto looked = (ContextPool1d(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
+  const auto x = there(torch::eye(1000)).unsqueeze(0);
+  const auto looked = (on_device(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
   const auto parts = looked.sum(0).view({8, 125}).sum(1);
   const auto expected = parts.mean();
   EXPECT_NEAR(expected.item<double>(), 995, 5) << "a place drawn twice counts once";
   EXPECT_LT(((parts - expected).square() / expected).sum().item<double>(), 24.3) << "p = 0.001";
   options.layer = 1;
-  const auto other = (ContextPool1d(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
+  const auto other = (on_device(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
   EXPECT_LT((looked * other).sum().item<double>(), 120) << "another layer looks elsewhere";
 }
 
@@ -258,21 +266,28 @@ TEST(ContextPool, RefusesWhatCannotWork) {
 
 TEST(ContextPool, RefusesInputsOfTheWrongShape) {
   auto pool = ContextPool1d(8);
-  EXPECT_THROW(pool(torch::ones({2, 5, 7})), c10::ValueError);
-  EXPECT_THROW(pool(torch::ones({5, 8})), c10::ValueError);
-  EXPECT_THROW(pool(torch::ones({2, 5, 8}), torch::ones({3}, torch::kLong)), c10::ValueError);
-  EXPECT_THROW(pool(torch::ones({2, 5, 8}), torch::ones({2, 5})), c10::ValueError);
-  EXPECT_THROW(pool(torch::ones({2, 5, 8}), torch::ones({2, 4}, torch::kBool)), c10::ValueError);
+  pool->to(device());
+  const auto ones = [](torch::IntArrayRef sizes, torch::ScalarType type = torch::kFloat) {
+    return there(torch::ones(sizes, type));
+  };
+  EXPECT_THROW(pool(ones({2, 5, 7})), c10::ValueError);
+  EXPECT_THROW(pool(ones({5, 8})), c10::ValueError);
+  EXPECT_THROW(pool(ones({2, 5, 8}), ones({3}, torch::kLong)), c10::ValueError);
+  EXPECT_THROW(pool(ones({2, 5, 8}), ones({2, 5})), c10::ValueError);
+  EXPECT_THROW(pool(ones({2, 5, 8}), ones({2, 4}, torch::kBool)), c10::ValueError);
   nn::ContextPoolCache cache;
-  EXPECT_THROW(pool->step(torch::ones({2, 1, 8}), cache), c10::ValueError) << "not causal";
+  EXPECT_THROW(pool->step(ones({2, 1, 8}), cache), c10::ValueError) << "not causal";
   EXPECT_THROW(ContextPool2d(ContextPool2dOptions(8))(torch::ones({2, 7, 5, 5})), c10::ValueError);
 }
 
 TEST(ContextPool, TakesEmptyBatches) {
-  EXPECT_EQ(ContextPool1d(8)(torch::ones({0, 5, 8})).sizes(), (std::vector<int64_t>{0, 5, 8}));
-  EXPECT_EQ(ContextPool1d(8)(torch::ones({2, 0, 8})).sizes(), (std::vector<int64_t>{2, 0, 8}));
-  EXPECT_EQ(ContextPool2d(ContextPool2dOptions(8))(torch::ones({0, 8, 3, 3})).sizes(),
-            (std::vector<int64_t>{0, 8, 3, 3}));
+  auto row = ContextPool1d(8);
+  auto map = ContextPool2d(ContextPool2dOptions(8));
+  row->to(device());
+  map->to(device());
+  EXPECT_EQ(row(there(torch::ones({0, 5, 8}))).sizes(), (std::vector<int64_t>{0, 5, 8}));
+  EXPECT_EQ(row(there(torch::ones({2, 0, 8}))).sizes(), (std::vector<int64_t>{2, 0, 8}));
+  EXPECT_EQ(map(there(torch::ones({0, 8, 3, 3}))).sizes(), (std::vector<int64_t>{0, 8, 3, 3}));
 }
 
 TEST(ContextPool, AClonedModuleGivesTheSameOutputs) {
@@ -287,13 +302,15 @@ TEST(ContextPool, AClonedModuleGivesTheSameOutputs) {
 
 TEST(ContextPool, StandsInASequential) {
   torch::nn::Sequential model(torch::nn::Linear(8, 8), ContextPool1d(8));
-  EXPECT_EQ(model->forward(torch::ones({2, 5, 8})).sizes(), (std::vector<int64_t>{2, 5, 8}));
+  model->to(device());
+  EXPECT_EQ(model->forward(there(torch::ones({2, 5, 8}))).sizes(), (std::vector<int64_t>{2, 5, 8}));
 }
 
 TEST(ContextPool, HalfPrecisionStaysCloseAndKeepsSizesInFloat32) {
   for (const auto* locality : {"gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"}) {
     SCOPED_TRACE(locality);
     auto pool = ContextPool1d(ContextPoolOptions{.features = 16, .locality = locality, .usual_length = 40});
+    pool->to(device());
     const auto x = random({2, 40, 16}, torch::kFloat);
     const auto expected = pool(x);
     pool->to(torch::kBFloat16);
@@ -304,24 +321,14 @@ TEST(ContextPool, HalfPrecisionStaysCloseAndKeepsSizesInFloat32) {
   }
 }
 
-class Autocast {
- public:
-  Autocast() { at::autocast::set_autocast_enabled(torch::kCPU, true); }
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(torch::kCPU, false);
-    at::autocast::clear_cache();
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-};
-
 TEST(ContextPool, UnderAutocastSizesAndOutputsStayFloat32) {
   for (const auto* weights : {"softmax", "unnormalized", "nonlocal"}) {
     SCOPED_TRACE(weights);
     auto pool = ContextPool1d(ContextPoolOptions{.features = 16, .weights = weights, .usual_length = 40});
+    pool->to(device());
     const auto x = random({2, 40, 16}, torch::kFloat);
     const auto expected = pool(x);
-    const Autocast autocast;
+    const BFloat16 autocast;
     const auto y = pool(x);
     EXPECT_EQ(y.scalar_type(), torch::kFloat);
     EXPECT_EQ(pool->forward_with_windows(x).second.sigma.scalar_type(), torch::kFloat);

@@ -6,24 +6,27 @@
 
 #include <vector>
 
+#include "../device.h"
+
 namespace contextpool::testing {
 
 // The largest difference, measured against the largest value expected (at least 1).
 inline double difference(const torch::Tensor& got, const torch::Tensor& expected) {
   EXPECT_EQ(got.sizes(), expected.sizes());
   if (got.sizes() != expected.sizes() || got.numel() == 0) return 0;
-  const auto want = expected.detach().to(torch::kFloat64);
+  const auto want = expected.detach().to(torch::kCPU, torch::kFloat64);
   const auto scale = std::max(1.0, want.abs().max().item<double>());
-  const auto gap = (got.detach().to(torch::kFloat64) - want).abs();
+  const auto gap = (got.detach().to(torch::kCPU, torch::kFloat64) - want).abs();
   EXPECT_TRUE(gap.isfinite().all().item<bool>());
   return gap.max().item<double>() / scale;
 }
 
 inline torch::Tensor random(torch::IntArrayRef sizes, torch::ScalarType type = torch::kFloat64) {
-  return torch::randn(sizes, torch::kFloat64).to(type);
+  return there(torch::randn(sizes, torch::kFloat64).to(type));
 }
 
 // forward([2, tokens, features]) of the tokens before each cut, and its gradient, has the same bits whatever follows.
+// On a GPU the bits of a gradient are not promised: PyTorch's attention may add up in any order there.
 template <typename Forward>
 void expect_no_bit_of_the_future(const Forward& forward, int64_t tokens, int64_t features,
                                  const std::vector<int64_t>& cuts) {
@@ -38,7 +41,11 @@ void expect_no_bit_of_the_future(const Forward& forward, int64_t tokens, int64_t
     const auto gradient = torch::autograd::grad({past}, {x}, {weight})[0];
     const auto other_gradient = torch::autograd::grad({other_past}, {other}, {weight})[0];
     EXPECT_TRUE((gradient.slice(1, t) == 0).all().item<bool>()) << "cut " << t;
-    EXPECT_TRUE(torch::equal(gradient, other_gradient)) << "cut " << t;
+    if (on_cpu()) {
+      EXPECT_TRUE(torch::equal(gradient, other_gradient)) << "cut " << t;
+    } else {
+      EXPECT_LT(difference(gradient, other_gradient), 1e-5) << "cut " << t;
+    }
   }
 }
 

@@ -86,7 +86,7 @@ TEST(SinusoidalPositions, AddSinesAndCosines) {
 
 TEST(LearnedPositions, AddTheRowsOfTheirTable) {
   Positions positions(PositionsOptions{.kind = "learned", .features = 4, .heads = 2, .length = 12});
-  positions->to(torch::kFloat64);
+  positions->to(device(), torch::kFloat64);
   const auto weight = positions->named_parameters()["weight"];
   EXPECT_EQ(weight.sizes(), (std::vector<int64_t>{12, 4}));
   const auto x = random({3, 5, 4});

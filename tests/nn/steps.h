@@ -17,7 +17,7 @@ inline constexpr double kStepTolerance = 1e-11;  // of float64
 
 // Four rows of 30 tokens, padded in front: [4, 30].
 inline torch::Tensor left_padded() {
-  return torch::arange(30).unsqueeze(0) >= 30 - torch::tensor({30, 17, 3, 1}).unsqueeze(1);
+  return there(torch::arange(30).unsqueeze(0) >= 30 - torch::tensor({30, 17, 3, 1}).unsqueeze(1));
 }
 
 // Of y [B, T, n] the outputs at real tokens, [count, n].
@@ -93,7 +93,8 @@ void expect_caches_to_be_changed(const Stepper<Cache>& module, const torch::Tens
     module.step(x.slice(1, 0, 20), cache, mask.slice(1, 0, 20));
     return cache;
   };
-  const auto expect_rest = [&](Cache& cache, const torch::Tensor& rows) {
+  const auto expect_rest = [&](Cache& cache, const torch::Tensor& chosen) {
+    const auto rows = there(chosen);
     const auto rest = mask.index_select(0, rows).slice(1, 20);
     EXPECT_EQ(cache.rows(), rows.size(0));
     const auto y = module.step(x.index_select(0, rows).slice(1, 20), cache, rest);
@@ -108,10 +109,10 @@ void expect_caches_to_be_changed(const Stepper<Cache>& module, const torch::Tens
   expect_rest(cache, torch::arange(4));
   expect_rest(copy, torch::arange(4));
   cache = seen();
-  cache.reorder(torch::tensor({3, 0, 0, 1}));
+  cache.reorder(there(torch::tensor({3, 0, 0, 1})));
   expect_rest(cache, torch::tensor({3, 0, 0, 1}));
   cache = seen();
-  cache.select(torch::tensor({true, false, true, true}));
+  cache.select(there(torch::tensor({true, false, true, true})));
   expect_rest(cache, torch::tensor({0, 2, 3}));
   cache = seen();
   cache.repeat(3);

@@ -21,7 +21,7 @@ std::vector<Tensor> leaves_of(Module& module, const Tensor& x) {
 template <typename Module>
 Module made(Module module) {
   torch::manual_seed(3);
-  module->to(torch::kFloat64);
+  module->to(device(), torch::kFloat64);
   module->eval();
   for (auto& parameter : module->parameters()) parameter.data().normal_(0, 0.4);
   return module;
@@ -90,8 +90,9 @@ TEST(Steps, OfTransformerBlock) {
 
 TEST(Positions, OfPaddedRowsAreThoseOfTheRowAlone) {
   const auto x = random({2, 5, kFeatures});
-  const auto at = torch::tensor({{0, 1, 2, 3, 4}, {0, 0, 0, 1, 2}});
-  EXPECT_TRUE(torch::equal(nn::positions_of(torch::tensor({{1, 1, 1, 1, 1}, {0, 0, 1, 1, 1}}).to(torch::kBool)), at));
+  const auto at = there(torch::tensor({{0, 1, 2, 3, 4}, {0, 0, 0, 1, 2}}));
+  const auto real = there(torch::tensor({{1, 1, 1, 1, 1}, {0, 0, 1, 1, 1}})).to(torch::kBool);
+  EXPECT_TRUE(torch::equal(nn::positions_of(real), at));
   for (const auto* kind : {"learned", "sinusoidal", "rotary"}) {
     auto positions =
         made(nn::Positions(nn::PositionsOptions{.kind = kind, .features = kFeatures, .heads = kHeads, .length = 9}));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "../device.h"
 #include "contextpool/train/average.h"
 
 namespace contextpool::testing {
@@ -21,7 +22,8 @@ torch::Tensor leaf(const torch::Tensor& t) { return t.clone().set_requires_grad(
 
 TEST(AdamW, FollowsTheFormulaAndDecaysMatricesOnly) {
   torch::manual_seed(1);
-  const std::vector<torch::Tensor> start = {torch::randn({5, 3}), torch::randn({4}), torch::randn({2, 3, 3})};
+  const std::vector<torch::Tensor> start = {there(torch::randn({5, 3})), there(torch::randn({4})),
+                                            there(torch::randn({2, 3, 3}))};
   std::vector<std::vector<torch::Tensor>> gradients(kSteps);
   for (auto& step : gradients) {
     for (const auto& p : start) step.push_back(torch::randn_like(p));
@@ -49,14 +51,14 @@ TEST(AdamW, FollowsTheFormulaAndDecaysMatricesOnly) {
 
 TEST(AdamW, AgreesWithPyTorchsOwn) {
   torch::manual_seed(2);
-  const auto ours = leaf(torch::randn({6, 6})), theirs = leaf(ours.detach());
+  const auto ours = leaf(there(torch::randn({6, 6}))), theirs = leaf(ours.detach());
   train::AdamW adamw({{"p", ours}}, kOptions);
   torch::optim::AdamW reference({theirs}, torch::optim::AdamWOptions(kLr)
                                               .betas({kOptions.beta1, kOptions.beta2})
                                               .eps(kOptions.eps)
                                               .weight_decay(kOptions.weight_decay));
   for (int t = 0; t < kSteps; ++t) {
-    ours.mutable_grad() = torch::randn({6, 6});
+    ours.mutable_grad() = there(torch::randn({6, 6}));
     theirs.mutable_grad() = ours.grad().clone();
     adamw.step(kLr);
     reference.step();
@@ -65,24 +67,24 @@ TEST(AdamW, AgreesWithPyTorchsOwn) {
 }
 
 TEST(AdamW, AParameterWithoutGradientStays) {
-  const auto used = leaf(torch::ones({2, 2})), unused = leaf(torch::ones({2, 2}));
+  const auto used = leaf(there(torch::ones({2, 2}))), unused = leaf(there(torch::ones({2, 2})));
   train::AdamW adamw({{"used", used}, {"unused", unused}}, kOptions);
-  used.mutable_grad() = torch::ones({2, 2});
+  used.mutable_grad() = there(torch::ones({2, 2}));
   adamw.step(kLr);
-  EXPECT_TRUE(unused.equal(torch::ones({2, 2})));
-  EXPECT_FALSE(used.equal(torch::ones({2, 2})));
+  EXPECT_TRUE(unused.equal(there(torch::ones({2, 2}))));
+  EXPECT_FALSE(used.equal(there(torch::ones({2, 2}))));
 }
 
 TEST(AdamW, ItsStateIsAllThereIs) {
   torch::manual_seed(3);
-  const auto a = leaf(torch::randn({3, 3}));
+  const auto a = leaf(there(torch::randn({3, 3})));
   train::AdamW first({{"p", a}}, kOptions);
-  a.mutable_grad() = torch::randn({3, 3});
+  a.mutable_grad() = there(torch::randn({3, 3}));
   first.step(kLr);
   const auto b = leaf(a.detach());
   train::AdamW second({{"p", b}}, kOptions);
   io::load_into(second.state(), first.state(), "test");
-  a.mutable_grad() = torch::randn({3, 3});
+  a.mutable_grad() = there(torch::randn({3, 3}));
   b.mutable_grad() = a.grad().clone();
   first.step(kLr);
   second.step(kLr);
@@ -90,9 +92,9 @@ TEST(AdamW, ItsStateIsAllThereIs) {
 }
 
 TEST(Gradients, NormAndScaleAreOfAllTogether) {
-  const auto a = leaf(torch::zeros({2})), b = leaf(torch::zeros({1}));
-  a.mutable_grad() = torch::tensor({2.0F, 3.0F});
-  b.mutable_grad() = torch::tensor({6.0F});
+  const auto a = leaf(there(torch::zeros({2}))), b = leaf(there(torch::zeros({1})));
+  a.mutable_grad() = there(torch::tensor({2.0F, 3.0F}));
+  b.mutable_grad() = there(torch::tensor({6.0F}));
   const io::NamedTensors parameters = {{"a", a}, {"b", b}};
   EXPECT_FLOAT_EQ(train::gradient_norm(parameters).item<float>(), 7);
   train::scale_gradients(parameters, 0.5);
@@ -101,7 +103,7 @@ TEST(Gradients, NormAndScaleAreOfAllTogether) {
 }
 
 TEST(Average, FollowsTheFormulaAndIsPutInPlaceAndTakenAway) {
-  const auto p = leaf(torch::zeros({1}));
+  const auto p = leaf(there(torch::zeros({1})));
   const io::NamedTensors parameters = {{"p", p}};
   train::Average average(parameters, 0.5);
   double expected = 0;

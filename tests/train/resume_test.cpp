@@ -136,6 +136,7 @@ int operations_until(int kill_before, const train::TrainOptions& options, const 
 }
 
 TEST(Resume, AKillBeforeAnyOperationOnTheDiskCostsNothing) {
+  if (!on_cpu()) GTEST_SKIP() << "a process that uses a GPU cannot be forked";
   at::set_num_threads(1);  // a process with more threads cannot be forked
   const Folder folder;
   auto options = small_run(folder);

@@ -1,0 +1,41 @@
+// The device that the tests of nn and of the layers above it work on: CONTEXTPOOL_TEST_DEVICE, else the CPU. One body
+// for all devices: scripts/test.py and scripts/gpu.sh run each program once for each.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+
+namespace contextpool::testing {
+
+inline torch::Device device() {
+  static const torch::Device chosen = [] {
+    const char* const name = std::getenv("CONTEXTPOOL_TEST_DEVICE");
+    at::globalContext().setAllowTF32CuDNN(false);  // convolutions in the float32 that tolerances are for
+    return torch::Device(name == nullptr ? "cpu" : name);
+  }();
+  return chosen;
+}
+
+inline bool on_cpu() { return device().is_cpu(); }
+
+inline torch::Tensor there(const torch::Tensor& t) { return t.to(device()); }
+
+// Autocast to bfloat16 on that device while it lives.
+class BFloat16 {
+ public:
+  BFloat16() {
+    at::autocast::set_autocast_dtype(device().type(), torch::kBFloat16);
+    at::autocast::set_autocast_enabled(device().type(), true);
+  }
+  ~BFloat16() {
+    at::autocast::set_autocast_enabled(device().type(), false);
+    at::autocast::clear_cache();
+  }
+  BFloat16(const BFloat16&) = delete;
+  BFloat16& operator=(const BFloat16&) = delete;
+};
+
+}  // namespace contextpool::testing
