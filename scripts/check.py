@@ -47,8 +47,8 @@ def main() -> int:
         began, log = time.monotonic(), folder / f"{step}.txt"
         good = run(step, log)
         failed += not good
-        took = f"{time.monotonic() - began:.0f} s"
-        print(f"{step:<10} {'passed' if good else 'FAILED':<7} {took:>7}" + ("" if good else f"  see {log}"), flush=True)
+        took, where = f"{time.monotonic() - began:.0f} s", "" if good else f"  see {log}"
+        print(f"{step:<10} {'passed' if good else 'FAILED':<7} {took:>7}{where}", flush=True)
     print(f"{len(steps) - failed} of {len(steps)} passed in {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
     return int(failed > 0)
 
