@@ -56,6 +56,23 @@ fs::path made(fs::path folder) {
   return folder;
 }
 
+Manifest checked_manifest(const fs::path& folder) {
+  auto manifest = read_manifest(folder);
+  for (const auto& [name, file] : manifest.files)
+    if (name != kModel && name != kOptimizer && name != kEma && name != kState)
+      throw Error(
+          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is no part of a checkpoint"));
+  return manifest;
+}
+
+// What the names of a checkpoint's folder and files say.
+Manifest manifest_of_names(const fs::path& folder) {
+  Manifest manifest;
+  manifest.step = step_of(folder.filename().string()).value_or(0);
+  if (fs::exists(folder / kEma)) manifest.files[kEma] = {};
+  return manifest;
+}
+
 void check_saveable(const Checkpoint& checkpoint) {
   if (checkpoint.step < 0) throw Error(text("checkpoint: the step is ", checkpoint.step, ", expected 0 or more"));
   if (!is_json(checkpoint.state)) throw Error(text("checkpoint: the state of step ", checkpoint.step, " is not JSON"));
@@ -76,31 +93,30 @@ std::vector<std::int64_t> checkpoint_steps(const fs::path& run) {
   return steps;
 }
 
-Checkpoint load_checkpoint(const fs::path& folder) {
-  const auto manifest = read_manifest(folder);
-  for (const auto& [name, file] : manifest.files)
-    if (name != kModel && name != kOptimizer && name != kEma && name != kState)
-      throw Error(
-          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is no part of a checkpoint"));
+Checkpoint load_checkpoint(const fs::path& folder, Verify verify) {
+  const auto manifest = verify == Verify::yes ? checked_manifest(folder) : manifest_of_names(folder);
+  const auto open = [&](const char* name) {
+    return verify == Verify::yes ? open_listed(folder, manifest, name) : MappedFile::open(folder / name);
+  };
   Checkpoint checkpoint;
   checkpoint.step = manifest.step;
   checkpoint.folder = folder;
-  const SafetensorsFile model(open_listed(folder, manifest, kModel));
+  const SafetensorsFile model(open(kModel));
   checkpoint.model = model.tensors();
   checkpoint.metadata = model.metadata();
-  checkpoint.optimizer = SafetensorsFile(open_listed(folder, manifest, kOptimizer)).tensors();
-  if (manifest.files.contains(kEma)) checkpoint.ema = SafetensorsFile(open_listed(folder, manifest, kEma)).tensors();
-  checkpoint.state = open_listed(folder, manifest, kState)->text();
+  checkpoint.optimizer = SafetensorsFile(open(kOptimizer)).tensors();
+  if (manifest.files.contains(kEma)) checkpoint.ema = SafetensorsFile(open(kEma)).tensors();
+  checkpoint.state = open(kState)->text();
   return checkpoint;
 }
 
-NewestWhole newest_whole(const fs::path& run) {
+NewestWhole newest_whole(const fs::path& run, Verify verify) {
   NewestWhole found;
   const auto steps = checkpoint_steps(run);
   for (const auto step : std::views::reverse(steps)) {
     const auto folder = checkpoint_folder(run, step);
     try {
-      auto checkpoint = load_checkpoint(folder);
+      auto checkpoint = load_checkpoint(folder, verify);
       if (checkpoint.step != step) throw Error(text(folder.string(), ": MANIFEST.json is of step ", checkpoint.step));
       found.checkpoint = std::move(checkpoint);
       break;
@@ -126,6 +142,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& run, Options options)
 
 void CheckpointWriter::save(const Checkpoint& checkpoint) {
   check_saveable(checkpoint);
+  check_folder();
   const auto temporary = hidden(folder_, checkpoint.step, kWriting);
   try {
     remove_tree(temporary);
@@ -207,7 +224,12 @@ void CheckpointWriter::remove_leftovers() const {
   }
 }
 
+void CheckpointWriter::check_folder() const {
+  if (!lock_.is_of(folder_)) throw Error(folder_.string() + ": was removed or replaced while this process used it");
+}
+
 void CheckpointWriter::mark_best(const Best& best) {
+  check_folder();
   if (!fs::is_directory(checkpoint_folder(run_, best.step)))
     throw Error(checkpoint_folder(run_, best.step).string() + ": there is no such checkpoint to mark as the best");
   if (!std::isfinite(best.value)) throw Error("checkpoint: the best value is not finite");

@@ -152,7 +152,10 @@ void EventWriter::text(std::string_view tag, std::string_view markdown, std::int
   record(event_at(step).message(event::kSummary, Message().message(summary::kValue, item)).text());
 }
 
-void EventWriter::sync() { file_.sync(); }
+void EventWriter::sync() {
+  flush();
+  file_.sync();
+}
 
 void EventWriter::record(std::string_view event) {
   std::string bytes;
@@ -160,7 +163,14 @@ void EventWriter::record(std::string_view event) {
   append_raw(bytes, masked_crc(bytes));
   bytes += event;
   append_raw(bytes, masked_crc(event));
-  file_.write(bytes);
+  pending_ += bytes;
+  flush();
+}
+
+void EventWriter::flush() {
+  if (pending_.empty()) return;
+  file_.write(pending_);
+  pending_.clear();
 }
 
 }  // namespace contextpool::io

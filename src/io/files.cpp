@@ -67,19 +67,29 @@ fs::path folder_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
-}  // namespace
+// Without O_NONBLOCK a named pipe would wait for a writer.
+int open_to_read(const fs::path& path) {
+  return retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+}
 
-void set_file_hook(FileHook new_hook) { hook() = std::move(new_hook); }
-
-std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
-  // Without O_NONBLOCK a named pipe would wait for a writer.
-  const Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+std::size_t size_of_regular(const Descriptor& file, const fs::path& path) {
   check(file.get() >= 0, path, "open");
   struct stat status {};
   check(::fstat(file.get(), &status) == 0, path, "open");
   if (S_ISDIR(status.st_mode)) throw FileError(path, "read", EISDIR);
   if (!S_ISREG(status.st_mode)) throw Error(path.string() + ": not a regular file");
-  const auto size = static_cast<std::size_t>(status.st_size);
+  return static_cast<std::size_t>(status.st_size);
+}
+
+constexpr std::string_view kWriting = ".writing-";  // between the name and the process, in files of replace_file()
+
+}  // namespace
+
+void set_file_hook(FileHook new_hook) { hook() = std::move(new_hook); }
+
+std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
+  const Descriptor file(open_to_read(path));
+  const auto size = size_of_regular(file, path);
   std::span<std::byte> bytes;
   if (size > 0) {
     void* const address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
@@ -87,6 +97,21 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
     bytes = {static_cast<std::byte*>(address), size};
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
+}
+
+std::string read_file(const fs::path& path) {
+  const Descriptor file(open_to_read(path));
+  std::string bytes(size_of_regular(file, path), '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const auto most = std::min(bytes.size() - done, kChunk);
+    const auto count = retried([&] { return ::read(file.get(), bytes.data() + done, most); });
+    check(count >= 0, path, "read");
+    if (count == 0) break;  // shortened meanwhile
+    done += static_cast<std::size_t>(count);
+  }
+  bytes.resize(done);
+  return bytes;
 }
 
 MappedFile::~MappedFile() {
@@ -172,8 +197,15 @@ FolderLock::FolderLock(const fs::path& path, std::string_view held)
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
 
+bool FolderLock::is_of(const fs::path& path) const {
+  struct stat held {
+  }, there{};
+  return ::fstat(descriptor_, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+         held.st_dev == there.st_dev;
+}
+
 void replace_file(const fs::path& path, const std::function<void(OutputFile&)>& fill) {
-  const auto name = text(".", path.filename().string(), ".writing-", ::getpid());
+  const auto name = text(".", path.filename().string(), kWriting, ::getpid());
   const auto temporary = folder_of(path) / name;
   try {
     OutputFile file(temporary, OutputFile::Mode::kCreate, path);
@@ -237,6 +269,14 @@ void remove_tree(const fs::path& path) {
   ask(FileOperation::kRemove, path, "remove");
   fs::remove(path, code);
   if (code) throw FileError(path, "remove", code.value());
+}
+
+void remove_unfinished(const fs::path& path) {
+  const auto prefix = text(".", path.filename().string(), kWriting);
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder_of(path), code)) {
+    if (entry.path().filename().string().starts_with(prefix)) remove_tree(entry.path());
+  }
 }
 
 }  // namespace contextpool::io

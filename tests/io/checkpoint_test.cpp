@@ -52,6 +52,26 @@ TEST_F(CheckpointTest, ComesBackToTheBit) {
                                    "state.json"}));
 }
 
+TEST_F(CheckpointTest, WithoutItsManifestItIsReadIfAskedFor) {
+  CheckpointWriter(run(), {}).save(make_checkpoint(12, /*ema=*/true));
+  fs::remove(run() / "checkpoints/step-12/MANIFEST.json");
+  EXPECT_FALSE(newest_whole(run()).checkpoint);
+  const auto found = newest_whole(run(), Verify::no);
+  ASSERT_TRUE(found.checkpoint);
+  EXPECT_TRUE(same(*found.checkpoint, make_checkpoint(12, true)));
+  fs::remove(run() / "checkpoints/step-12/optimizer.safetensors");
+  EXPECT_FALSE(newest_whole(run(), Verify::no).checkpoint);
+}
+
+TEST_F(CheckpointTest, AFolderThatWasRemovedIsNotMadeAgain) {
+  const auto inner = run() / "inner";
+  CheckpointWriter writer(inner, {});
+  writer.save(make_checkpoint(1));
+  fs::remove_all(inner);
+  expect_message(message_of([&] { writer.save(make_checkpoint(2)); }), {"inner/checkpoints: was removed or replaced"});
+  EXPECT_FALSE(fs::exists(inner));
+}
+
 TEST_F(CheckpointTest, OfARunWithoutAny) {
   EXPECT_FALSE(newest_whole(run()).checkpoint);
   EXPECT_FALSE(newest_whole(run() / "missing").checkpoint);

@@ -31,7 +31,7 @@ TEST(EventWriter, EveryStartHasItsOwnFile) {
   EXPECT_TRUE(first.path().filename().string().starts_with("events.out.tfevents."));
 }
 
-TEST(EventWriter, AFullDiskLosesOneRecordOnly) {
+TEST(EventWriter, AFullDiskLosesNoRecord) {
   const TemporaryFolder folder;
   EventWriter writer(folder.path());
   writer.scalar("loss", 1, 1);
@@ -40,8 +40,13 @@ TEST(EventWriter, AFullDiskLosesOneRecordOnly) {
     EXPECT_THROW(writer.scalar("loss", 2, 2), FileError);
   }
   writer.scalar("loss", 3, 3);
+  {
+    const FailAt fail(0, ENOSPC);
+    EXPECT_THROW(writer.scalar("loss", 4, 4), FileError);
+  }
+  writer.sync();
   const auto records = records_of(writer.path());
-  ASSERT_EQ(records.size(), 4u) << "version, two scalars, end";
+  ASSERT_EQ(records.size(), 6u) << "version, four scalars, end";
   EXPECT_EQ(records.back(), "end");
 }
 

@@ -26,6 +26,24 @@ TEST(Files, AWriteThatFailsLeavesNothingOfItself) {
   EXPECT_EQ(file.written(), 12u);
 }
 
+TEST(Files, AreReadWhole) {
+  const TemporaryFolder folder;
+  const std::string bytes("a\0b\n", 4);
+  replace_file(folder.path() / "file", bytes);
+  EXPECT_EQ(read_file(folder.path() / "file"), bytes);
+  expect_message(message_of([&] { read_file(folder.path()); }), {folder.path().string(), "Is a directory"});
+  expect_message(message_of([&] { read_file(folder.path() / "no"); }), {"no", "No such file"});
+}
+
+TEST(Files, WhatAKilledReplacementLeftGoes) {
+  const TemporaryFolder folder;
+  for (const auto* name : {"a", ".a.writing-12", ".b.writing-12"}) replace_file(folder.path() / name, "x");
+  remove_unfinished(folder.path() / "a");
+  EXPECT_TRUE(fs::exists(folder.path() / "a"));
+  EXPECT_FALSE(fs::exists(folder.path() / ".a.writing-12"));
+  EXPECT_TRUE(fs::exists(folder.path() / ".b.writing-12"));
+}
+
 TEST(Files, AppendingGoesOnWhereTheFileEnds) {
   const TemporaryFolder folder;
   OutputFile(folder.path() / "log", OutputFile::Mode::kAppend).write("a");

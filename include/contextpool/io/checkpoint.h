@@ -33,7 +33,9 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& run, std::i
 std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& run);  // upwards; whole or not; empty if none
 
 // Verifies a checkpoint's folder and reads it; tensors are views of the mapped files. Error if it is not whole.
-Checkpoint load_checkpoint(const std::filesystem::path& folder);
+// With Verify::no the manifest is not asked: for a checkpoint that lost it. Then Error only if a file cannot be read.
+enum class Verify : std::uint8_t { no, yes };
+Checkpoint load_checkpoint(const std::filesystem::path& folder, Verify verify = Verify::yes);
 
 struct NewestWhole {
   struct Skipped {
@@ -43,7 +45,7 @@ struct NewestWhole {
   std::optional<Checkpoint> checkpoint;  // none: there is none, or none is whole
   std::vector<Skipped> skipped;          // newer than it and not whole, newest first
 };
-NewestWhole newest_whole(const std::filesystem::path& run);
+NewestWhole newest_whole(const std::filesystem::path& run, Verify verify = Verify::yes);
 
 struct Best {
   std::int64_t step = 0;
@@ -67,7 +69,7 @@ class CheckpointWriter {
   // Returns when the checkpoint is on the disk under its name; a checkpoint of the same step is replaced. Then removes
   // all but the last keep_last and the best; what cannot be removed now is tried again by the next save. Throws
   // FileError (disk_full() among others): no half checkpoint is left, the older ones are as before, and it may be
-  // called again.
+  // called again. Throws Error if the folder was removed or replaced: there is nothing left to add to.
   void save(const Checkpoint& checkpoint);
 
   // Marks a checkpoint that is there as the best so far. It stays until another is marked.
@@ -78,6 +80,7 @@ class CheckpointWriter {
   void move_into_place(const std::filesystem::path& folder, std::int64_t step) const;
   void remove_old(std::int64_t saved);
   void remove_leftovers() const;
+  void check_folder() const;
 
   std::filesystem::path run_;
   std::filesystem::path folder_;  // <run>/checkpoints, there from the first

@@ -20,7 +20,8 @@ class EventWriter {
   // `resumed_from`: TensorBoard shall forget what earlier files of the folder say of later steps.
   explicit EventWriter(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_from = std::nullopt);
 
-  // One record each, visible to readers when the call returns. A FileError (a full disk) loses this record only.
+  // One record each, visible to readers when the call returns. After a FileError (a full disk) the record is kept and
+  // written with the next, or by sync().
   void scalar(std::string_view tag, double value, std::int64_t step);  // stored as float32
   void scalars(const std::vector<std::pair<std::string, double>>& values, std::int64_t step);
   void text(std::string_view tag, std::string_view markdown, std::int64_t step);
@@ -30,8 +31,10 @@ class EventWriter {
 
  private:
   void record(std::string_view event);
+  void flush();
 
   OutputFile file_;
+  std::string pending_;
 };
 
 }  // namespace contextpool::io

@@ -35,6 +35,9 @@ class MappedFile {
   std::span<std::byte> bytes_;
 };
 
+// The bytes of a regular file, read. Unlike a mapping they stay what they are, whatever becomes of the file.
+std::string read_file(const std::filesystem::path& path);
+
 // A file being written. Nothing is buffered here: what write() took, other processes see.
 class OutputFile {
  public:
@@ -80,6 +83,8 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  bool is_of(const std::filesystem::path& path) const;  // false once the folder was removed or replaced
+
  private:
   int descriptor_;
 };
@@ -95,6 +100,8 @@ void rename_path(const std::filesystem::path& from, const std::filesystem::path&
 // The two names change places in one step. False where the file system cannot.
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 void remove_tree(const std::filesystem::path& path);  // a file, or a folder with all in it; nothing there is fine
+// What replace_file() of a killed process left beside `path`. For the one process that writes there.
+void remove_unfinished(const std::filesystem::path& path);
 
 // For tests. The hook is called before every operation that changes the disk, by whichever class or function above; if
 // it returns an errno other than 0, the operation fails with it instead of being done (a write leaves half of its bytes
