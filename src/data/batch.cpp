@@ -19,8 +19,8 @@ Rows part_of(Rows rows, std::int64_t index, std::int64_t parts) {
 void check_window(const Text& text, Split split, std::int64_t length) {
   TORCH_CHECK_VALUE(length > 0, "contextpool: a window of ", length, " symbols; expected at least 1");
   TORCH_CHECK_VALUE(text.size(split) > length, text.path(), ": the split \"", splits()[static_cast<int>(split)],
-                    "\" has ", text.size(split), " symbols, a window needs ", length + 1,
-                    "; give a longer text or a smaller length");
+                    "\" has ", text.size(split), " symbols, too few for a window of ", length,
+                    " and the symbol after it; give a longer text or a smaller length");
 }
 
 Batch make_batch(const Text& text, Split split, std::int64_t length, std::int64_t seed, std::int64_t step, Rows rows) {

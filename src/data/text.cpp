@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
+#include "contextpool/io/crc32c.h"
 #include "nn/names.h"
 
 namespace contextpool::data {
@@ -45,11 +47,12 @@ void check_letters(std::string_view text, const std::string& what) {
 
 }  // namespace
 
-std::vector<std::string> splits() { return {"train", "dev", "test"}; }
+std::vector<std::string> splits() { return {"train", "dev", "test", "all"}; }
 
 Split split_named(const std::string& name) {
-  nn::check_word("contextpool", "split", name, splits());
-  return name == "train" ? Split::train : name == "dev" ? Split::dev : Split::test;
+  const auto known = splits();
+  nn::check_word("contextpool", "split", name, known);
+  return static_cast<Split>(std::find(known.begin(), known.end(), name) - known.begin());
 }
 
 std::vector<std::string> layouts() {
@@ -88,24 +91,29 @@ std::string Alphabet::decode(const at::Tensor& symbols) const {
 }
 
 Text::Text(const std::string& path, const std::string& layout)
-    : path_(path), alphabet_(layout_named(layout).vocabulary), file_(io::MappedFile::open(path)) {
-  const auto size = static_cast<std::int64_t>(file_->text().size());
+    : path_(path),
+      alphabet_(layout_named(layout).vocabulary),
+      bytes_(std::make_shared<const std::string>(io::read_file(path))),
+      checksum_(io::crc32c(std::as_bytes(std::span(*bytes_)))) {
+  const auto size = static_cast<std::int64_t>(bytes_->size());
   TORCH_CHECK_VALUE(size > 0, path, ": is empty; a text file is expected");
   const auto expected = layout_named(layout).size;
   TORCH_CHECK_VALUE(expected == 0 || size == expected, path, ": ", layout, " has ", expected, " bytes, this file ",
                     size, "; for another text use the layout ",
                     alphabet_.size() == kLetters ? "\"letters\"" : "\"bytes\"");
-  if (alphabet_.size() == kLetters) check_letters(file_->text(), path);
+  if (alphabet_.size() == kLetters) check_letters(*bytes_, path);
 }
 
 std::int64_t Text::start(Split split) const {
-  const auto size = static_cast<std::int64_t>(file_->text().size());
+  const auto size = static_cast<std::int64_t>(bytes_->size());
   const auto part = size / kTwentieth;
-  return split == Split::train ? 0 : split == Split::dev ? size - 2 * part : size - part;
+  if (split == Split::train || split == Split::all) return 0;
+  return split == Split::dev ? size - 2 * part : size - part;
 }
 
 std::int64_t Text::size(Split split) const {
-  const auto part = static_cast<std::int64_t>(file_->text().size()) / kTwentieth;
+  const auto size = static_cast<std::int64_t>(bytes_->size()), part = size / kTwentieth;
+  if (split == Split::all) return size;
   return split == Split::train ? start(Split::dev) : part;
 }
 
@@ -114,7 +122,7 @@ at::Tensor Text::symbols(Split split, std::int64_t begin, std::int64_t count) co
                     ": symbols ", begin, " to ", begin + count, " of the split \"", splits()[static_cast<int>(split)],
                     "\" were asked for, which has ", size(split));
   const auto bytes =
-      file_->text().substr(static_cast<std::size_t>(start(split) + begin), static_cast<std::size_t>(count));
+      std::string_view(*bytes_).substr(static_cast<std::size_t>(start(split) + begin), static_cast<std::size_t>(count));
   return alphabet_.encode(bytes, path_);
 }
 

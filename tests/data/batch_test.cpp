@@ -89,7 +89,7 @@ TEST(Batch, ATextShorterThanAWindowIsAnError) {
   EXPECT_NO_THROW(make_batch(text, Split::train, 89, kSeed, 0, {0, 1}));
   const auto message = message_of([&] { make_batch(text, Split::train, 90, kSeed, 0, {0, 1}); });
   EXPECT_NE(message.find(path), std::string::npos) << message;
-  EXPECT_NE(message.find("has 90 symbols, a window needs 91"), std::string::npos) << message;
+  EXPECT_NE(message.find("has 90 symbols, too few for a window of 90"), std::string::npos) << message;
 }
 
 TEST(Random, IsSpreadEvenly) {

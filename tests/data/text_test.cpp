@@ -43,6 +43,27 @@ TEST(Text, IsTheFilesBytesSplit90To5To5) {
   EXPECT_EQ(text.symbols(Split::dev, 3, 1).item<std::int64_t>(), static_cast<unsigned char>(bytes[1028 - 102 + 3]));
 }
 
+TEST(Text, AllIsTheWholeFile) {
+  const Folder folder;
+  const auto bytes = all_bytes(1);
+  const Text text(folder.write("a.txt", bytes), "bytes");
+  EXPECT_EQ(text.size(Split::all), 256);
+  EXPECT_EQ(text.alphabet().decode(text.symbols(Split::all, 0, 256)), bytes);
+  EXPECT_EQ(data::split_named("all"), Split::all);
+}
+
+TEST(Text, StaysWhatItWasWhateverBecomesOfTheFile) {
+  const Folder folder;
+  const auto path = folder.write("a.txt", all_bytes(4));
+  const Text text(path, "bytes");
+  const auto before = text.symbols(Split::all, 0, 1024);
+  const auto checksum = text.checksum();
+  std::filesystem::resize_file(path, 10);  // a mapping would end the process with SIGBUS
+  EXPECT_TRUE(text.symbols(Split::all, 0, 1024).equal(before));
+  EXPECT_EQ(text.checksum(), checksum);
+  EXPECT_NE(Text(folder.write("b.txt", "other"), "bytes").checksum(), checksum);
+}
+
 TEST(Text, LettersAre27Symbols) {
   const Folder folder;
   const Text text(folder.write("a.txt", letters(540)), "letters");

@@ -1,4 +1,4 @@
-// A text file as symbols, mapped into memory rather than read, and its division into train, dev and test.
+// A text file as symbols, read into memory, and its division into train, dev and test.
 //
 //   layout    file                    symbols                        train / dev / test
 //   bytes     any                     the 256 bytes                  90 / 5 / 5 per cent of the file
@@ -7,7 +7,7 @@
 //   text8     100,000,000 bytes       as letters                     90 / 5 / 5 million bytes
 //
 // A file that is missing, empty, a directory, of the wrong size for its layout or with a symbol outside it is an error
-// that names the file. The file must not be shortened while it is open.
+// that names the file. Once read, the text does not change, whatever becomes of the file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace contextpool::data {
 
-enum class Split { train, dev, test };
+enum class Split { train, dev, test, all };  // all: the whole file
 
 std::vector<std::string> splits();
 Split split_named(const std::string& name);
@@ -50,6 +50,7 @@ class Text {
 
   const std::string& path() const { return path_; }
   const Alphabet& alphabet() const { return alphabet_; }
+  std::uint32_t checksum() const { return checksum_; }  // CRC-32C of the file
   std::int64_t size(Split split) const;
   // `count` symbols of the split from `begin` on, int64 [count].
   at::Tensor symbols(Split split, std::int64_t begin, std::int64_t count) const;
@@ -59,7 +60,8 @@ class Text {
 
   std::string path_;
   Alphabet alphabet_;
-  std::shared_ptr<const io::MappedFile> file_;
+  std::shared_ptr<const std::string> bytes_;  // shared by copies
+  std::uint32_t checksum_;
 };
 
 }  // namespace contextpool::data
