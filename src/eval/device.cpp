@@ -3,6 +3,11 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
 
 namespace contextpool::eval {
 
@@ -33,6 +38,20 @@ std::int64_t peak_memory(torch::Device device) {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * kKibi;
+}
+
+std::int64_t total_memory(torch::Device device) {
+  if (!device.is_cpu()) {
+    try {
+      return static_cast<std::int64_t>(at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+    } catch (const c10::Error&) {  // a backend that does not say
+      return 0;
+    }
+  }
+  const auto physical = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
+  std::int64_t container = std::numeric_limits<std::int64_t>::max();
+  std::ifstream("/sys/fs/cgroup/memory.max") >> container;  // "max", or a number
+  return container > 0 ? std::min<std::int64_t>(physical, container) : physical;
 }
 
 Autocast::Autocast(torch::Device device, bool on)

@@ -1,5 +1,7 @@
 #include "contextpool/eval/model_file.h"
 
+#include <charconv>
+
 #include "contextpool/io/checkpoint.h"
 #include "nn/names.h"
 
@@ -7,19 +9,7 @@ namespace contextpool::eval {
 namespace {
 
 constexpr const char* kModelKey = "contextpool.model";
-
-// Parameters that a model of these options has at least: its large matrices.
-double least_parameters(const models::LanguageModelOptions& o) {
-  const auto size = [](std::int64_t n) { return static_cast<double>(n); };
-  const auto features = size(o.features);
-  auto layer = features * (4 * features + 2 * size(o.feedforward));
-  if (o.mixer == "depthwise") layer += features * size(o.taps);
-  if (o.mixer == "context_pool" && o.pool.predictor == "conv")
-    layer += features * size(o.pool.hidden) * size(o.pool.kernel);
-  if (o.mixer == "context_pool" && o.pool.predictor == "mlp") layer += features * size(o.pool.hidden);
-  const auto learned = o.positions == "learned" ? size(o.length) : 0;
-  return size(o.layers) * layer + (2 * size(o.vocabulary) + learned) * features;
-}
+constexpr const char* kLengthKey = "contextpool.length";
 
 // A file may ask for a model that no memory could hold: that is found out before it is built.
 void check_size(const models::LanguageModelOptions& options, const io::SafetensorsFile& file, const std::string& name) {
@@ -42,8 +32,34 @@ models::LanguageModel build(const models::LanguageModelOptions& options, const s
 
 }  // namespace
 
-io::Metadata model_metadata(const models::LanguageModelOptions& options) {
-  return {{"format", "pt"}, {kModelKey, models::to_json(options)}};
+double least_parameters(const models::LanguageModelOptions& o) {
+  const auto size = [](std::int64_t n) { return static_cast<double>(n); };
+  const auto features = size(o.features);
+  auto layer = features * (4 * features + 2 * size(o.feedforward));
+  if (o.mixer == "depthwise") layer += features * size(o.taps);
+  if (o.mixer == "context_pool" && o.pool.predictor == "conv")
+    layer += features * size(o.pool.hidden) * size(o.pool.kernel);
+  if (o.mixer == "context_pool" && o.pool.predictor == "mlp") layer += features * size(o.pool.hidden);
+  const auto learned = o.positions == "learned" ? size(o.length) : 0;
+  return size(o.layers) * layer + (2 * size(o.vocabulary) + learned) * features;
+}
+
+io::Metadata model_metadata(const models::LanguageModelOptions& options, std::int64_t length) {
+  io::Metadata metadata = {{"format", "pt"}, {kModelKey, models::to_json(options)}};
+  if (length > 0) metadata[kLengthKey] = std::to_string(length);
+  return metadata;
+}
+
+std::int64_t trained_length(const std::filesystem::path& file) {
+  const io::SafetensorsFile opened(file);
+  const auto found = opened.metadata().find(kLengthKey);
+  if (found == opened.metadata().end()) return 0;
+  std::int64_t length = 0;
+  const auto& word = found->second;
+  const auto result = std::from_chars(word.data(), word.data() + word.size(), length);
+  TORCH_CHECK_VALUE(result.ec == std::errc() && length > 0, file.string(), ": the metadata \"", kLengthKey,
+                    "\" is not a positive number");
+  return length;
 }
 
 models::LanguageModelOptions model_options(const io::Metadata& metadata, const std::filesystem::path& file) {

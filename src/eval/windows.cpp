@@ -50,6 +50,7 @@ Score evaluate(models::LanguageModel& model, const data::Text& text, data::Split
   const torch::NoGradGuard no_grad;
   const auto device = model->parameters().front().device();
   Score score;
+  if (progress) progress(0, predictions);
   for (std::size_t first = 0; first < all.size(); first += options.batch) {
     const auto last = std::min(all.size(), first + static_cast<std::size_t>(options.batch));
     std::vector<torch::Tensor> rows;

@@ -1,12 +1,20 @@
 #include "contextpool/train/observer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 namespace contextpool::train {
 namespace {
+
+struct Part {
+  int rank;  // 0 matters most
+  std::string text;
+};
 
 // With `digits` after the point.
 std::string fixed(double x, int digits) {
@@ -22,7 +30,23 @@ std::string short_number(double x) {
   return fixed(x, 0);
 }
 
-std::string clock(double seconds) {
+// The parts that fit into the width, in order; those of the highest rank go first.
+std::string fitted(std::vector<Part> parts, std::size_t width) {
+  const auto joined = [&] {
+    std::string line;
+    for (const auto& part : parts) line += (line.empty() ? "" : "  ") + part.text;
+    return line;
+  };
+  while (parts.size() > 1 && joined().size() > width) {
+    parts.erase(
+        std::max_element(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.rank < b.rank; }));
+  }
+  return joined().substr(0, width);
+}
+
+}  // namespace
+
+std::string clock_time(double seconds) {
   constexpr std::int64_t kMinute = 60, kHour = 3600;
   const std::int64_t s = std::llround(seconds);
   const auto two = [](std::int64_t n) { return (n < 10 ? ":0" : ":") + std::to_string(n); };
@@ -30,18 +54,21 @@ std::string clock(double seconds) {
   return std::to_string(s / kHour) + two(s % kHour / kMinute) + two(s % kMinute);
 }
 
-}  // namespace
-
-std::string progress_line(const StepReport& report) {
+std::string progress_line(const StepReport& report, std::size_t width) {
   constexpr double kMega = 1e6;
   const auto bpc = [](double nats) { return fixed(nats / std::numbers::ln2, 3) + " bpc"; };
-  auto line = "step " + std::to_string(report.step) + "/" + std::to_string(report.steps);
-  line += report.skipped ? "  skipped: loss or gradient not finite"
-                         : "  loss " + fixed(report.loss, 4) + "  " + bpc(report.loss);
-  if (report.dev_loss) line += "  dev " + bpc(*report.dev_loss);
-  line += "  " + short_number(report.tokens_per_second) + " tokens/s";
-  line += "  " + fixed(static_cast<double>(report.memory) / kMega, 0) + " MB";
-  return line + "  ETA " + clock(report.seconds_left);
+  std::vector<Part> parts = {{0, "step " + std::to_string(report.step) + "/" + std::to_string(report.steps)}};
+  if (report.skipped) {
+    parts.push_back({2, "skipped: loss or gradient not finite"});
+  } else {
+    parts.push_back({4, "loss " + fixed(report.loss, 4)});
+    parts.push_back({2, bpc(report.loss)});
+  }
+  if (report.dev_loss) parts.push_back({1, "dev " + bpc(*report.dev_loss)});
+  parts.push_back({5, short_number(report.tokens_per_second) + " tokens/s"});
+  parts.push_back({6, fixed(static_cast<double>(report.memory) / kMega, 0) + " MB"});
+  parts.push_back({3, "ETA " + clock_time(report.seconds_left)});
+  return fitted(std::move(parts), width);
 }
 
 }  // namespace contextpool::train

@@ -30,6 +30,7 @@ void validate(const TrainOptions& options) {
   check_count("accumulate", options.accumulate, 1);
   check_count("seed", options.seed, 0);
   check_count("checkpoint-every", options.checkpoint_every, 1);
+  check(options.checkpoint_minutes >= 0, "checkpoint-minutes", options.checkpoint_minutes, "0 (none) or more");
   check_count("keep", options.keep, 1);
   check_count("eval-tokens", options.eval_tokens, 0);
   check_count("eval-batch", options.eval_batch, 1);

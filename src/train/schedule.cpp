@@ -10,6 +10,11 @@
 #include "nn/names.h"
 
 namespace contextpool::train {
+namespace {
+
+constexpr double kMostTokens = 1e17;  // far beyond any run, and counted in 63 bits whatever the stages
+
+}  // namespace
 
 std::vector<std::string> schedules() { return {"constant", "cosine", "inverse_sqrt", "staged"}; }
 
@@ -21,6 +26,9 @@ Schedule::Schedule(std::vector<Stage> stages, std::string kind, double final_sha
     TORCH_CHECK_VALUE(s.length > 0 && s.batch > 0 && s.steps > 0 && s.lr > 0 && std::isfinite(s.lr) && s.warmup >= 0,
                       "contextpool: a stage of length ", s.length, ", batch ", s.batch, ", ", s.steps, " steps, lr ",
                       s.lr, " and warm-up ", s.warmup, "; expected positive numbers (a warm-up may be 0)");
+    const auto tokens = static_cast<double>(s.steps) * static_cast<double>(s.batch) * static_cast<double>(s.length);
+    TORCH_CHECK_VALUE(tokens <= kMostTokens, "contextpool: a stage of ", s.steps, " steps of ", s.batch, " rows of ",
+                      s.length, " tokens has more than ", kMostTokens, " tokens, the most that a stage may have");
     steps_ += s.steps;
   }
   TORCH_CHECK_VALUE(kind_ != "inverse_sqrt" || stages_.front().warmup > 0,

@@ -13,6 +13,7 @@
 #include "contextpool/eval/device.h"
 #include "contextpool/eval/model_file.h"
 #include "contextpool/eval/windows.h"
+#include "contextpool/train/memory.h"
 #include "train/log.h"
 
 namespace contextpool::train {
@@ -24,6 +25,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
 constexpr double kOldSpeed = 0.9;      // share of the earlier steps in the speed that is shown
 constexpr const char* kMetric = "dev_loss";
+constexpr double kMinute = 60;       // seconds
+constexpr double kFirstMinutes = 1;  // until the first checkpoint by the clock
 
 TrainOptions checked(TrainOptions options) {
   validate(options);
@@ -39,7 +42,31 @@ data::Text open_text(const TrainOptions& options) {
   return text;
 }
 
+Json identity(const data::Text& text) { return {{"bytes", text.size(data::Split::all)}, {"crc32c", text.checksum()}}; }
+
+// Throws unless the text is the one that the checkpoint was trained on.
+void check_text(const data::Text& text, const Json& trained_on, const fs::path& checkpoint) {
+  const auto now = text.size(data::Split::all), then = trained_on.at("bytes").get<std::int64_t>();
+  const bool same = trained_on == identity(text);
+  TORCH_CHECK_VALUE(same, text.path(), ": not the text of this run: it has ", now, " bytes, and ", checkpoint.string(),
+                    " was trained on ", then == now ? "others" : std::to_string(then),
+                    now > then ? " (it has grown)" : "", now < then ? " (it has shrunk)" : "",
+                    now == then ? " (the checksum differs)" : "",
+                    "; name that text with --data FILE, or start another run with this one");
+}
+
+// What is left of checkpoints that do not pass, for a message.
+std::string kept_weights(const std::vector<io::NewestWhole::Skipped>& skipped) {
+  std::string list;
+  for (const auto& s : skipped) {
+    const bool weights = fs::exists(s.folder / "model.safetensors");
+    list += (list.empty() ? "" : ", ") + s.folder.filename().string() + (weights ? "" : " without weights");
+  }
+  return list;
+}
+
 models::LanguageModel make_model(const TrainOptions& options, torch::Device device) {
+  check_memory(options, device);
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   models::LanguageModel model(options.model);
   model->to(device);
@@ -54,8 +81,9 @@ io::NamedTensors parameters_of(const models::LanguageModel& model) {
 
 // The folder appears with its config in it: however early a run is killed, it can be resumed, or there is none.
 void make_run_folder(const fs::path& folder, const std::string& config) {
-  TORCH_CHECK_VALUE(!fs::exists(fs::symlink_status(folder)), folder.string(),
-                    ": exists already; go on with it by --resume, or choose another name");
+  TORCH_CHECK_VALUE(
+      !fs::exists(fs::symlink_status(folder)), folder.string(), ": exists already; ",
+      fs::exists(folder / "config.toml") ? "go on with it by --resume, or " : "it is no run: ", "choose another name");
   auto path = fs::absolute(folder).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
   const auto fresh = path.parent_path() / ("." + path.filename().string() + ".new-" + std::to_string(::getpid()));
@@ -96,20 +124,39 @@ Trainer::~Trainer() = default;
 void Trainer::open_run(const Start& start) {
   std::optional<std::int64_t> resumed_from;
   if (start.resume) {
-    TORCH_CHECK_VALUE(fs::is_directory(start.folder), start.folder.string(), ": there is no such run to resume");
-    const auto newest = io::newest_whole(start.folder);
-    for (const auto& skipped : newest.skipped) observer_.on_message("skipped a broken checkpoint: " + skipped.why);
-    if (newest.checkpoint) restore(*newest.checkpoint);
-    observer_.on_message(newest.checkpoint ? "resumed from " + newest.checkpoint->folder.string()
-                                           : "no checkpoint to resume from: starting at step 0");
-    resumed_from = step_;
+    resumed_from = resume(start);
+    if (finished()) return;
   } else {
     make_run_folder(start.folder, start.config);
+    fresh_ = start.folder;
   }
   checkpoints_.emplace(start.folder, io::CheckpointWriter::Options{options_.keep, resumed_from});
-  if (start.resume) io::replace_file(start.folder / "config.toml", start.config);
+  const auto config = start.folder / "config.toml";
+  io::remove_unfinished(config);
+  if (start.resume && io::read_file(config) != start.config) io::replace_file(config, start.config);
   log_ = std::make_unique<Log>(start.folder / "log.jsonl", step_);
+  if (!log_->note().empty()) observer_.on_message(log_->note());
   events_.emplace(start.folder, resumed_from);
+}
+
+std::optional<std::int64_t> Trainer::resume(const Start& start) {
+  TORCH_CHECK_VALUE(fs::is_directory(start.folder), start.folder.string(), ": there is no such run to resume");
+  const auto newest = io::newest_whole(start.folder, start.unverified ? io::Verify::no : io::Verify::yes);
+  for (const auto& skipped : newest.skipped) observer_.on_message("skipped a broken checkpoint: " + skipped.why);
+  TORCH_CHECK_VALUE(newest.checkpoint || newest.skipped.empty(), start.folder.string(),
+                    ": no checkpoint passes verification (", kept_weights(newest.skipped), "); ",
+                    start.unverified ? "to begin again, choose another folder"
+                                     : "--resume --unverified goes on from the newest that can be read, without its "
+                                       "checksums; to begin again, choose another folder");
+  if (newest.checkpoint) restore(*newest.checkpoint);
+  if (finished()) {
+    observer_.on_message(start.folder.string() + ": finished already, at step " + std::to_string(step_) +
+                         "; nothing was changed. A larger --steps makes the run longer");
+  } else {
+    observer_.on_message(newest.checkpoint ? "resumed from " + newest.checkpoint->folder.string()
+                                           : "no checkpoint to resume from: starting at step 0");
+  }
+  return step_;
 }
 
 void Trainer::restore(const io::Checkpoint& checkpoint) {
@@ -128,6 +175,7 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
     skipped_ = state.at("skipped").get<std::int64_t>();
     skipped_in_a_row_ = state.at("skipped_in_a_row").get<std::int64_t>();
     if (!state.at("best").is_null()) best_ = state.at("best").get<double>();
+    if (state.contains("text")) check_text(text_, state.at("text"), checkpoint.folder);
   } catch (const Json::exception& e) {
     TORCH_CHECK_VALUE(false, state_file, ": is not the state of a training run: ", e.what());
   }
@@ -136,24 +184,44 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
 }
 
 Outcome Trainer::run() {
-  while (step_ < schedule_.steps()) {
+  saved_at_ = std::chrono::steady_clock::now();
+  while (!finished()) {
     if (observer_.wants_stop()) {
-      TORCH_CHECK(save(std::nullopt), "contextpool: stopped at step ", step_, " without a checkpoint of it");
+      save_last(std::nullopt);
       return Outcome::stopped;
     }
-    const auto update = take_step();
-    const bool last = step_ == schedule_.steps();
-    const bool due = last || step_ % options_.checkpoint_every == 0;
-    const auto dev_loss = due ? score_dev() : std::nullopt;
-    record(update, dev_loss);
-    if (due) TORCH_CHECK(save(dev_loss) || !last, "contextpool: the last checkpoint could not be written");
+    try {
+      train_step();
+    } catch (...) {
+      std::error_code ignored;
+      if (!fresh_.empty()) fs::remove_all(fresh_, ignored);
+      throw;
+    }
     if (skipped_in_a_row_ >= options_.give_up) {
-      save(std::nullopt);
+      save_last(std::nullopt);
       TORCH_CHECK(false, "contextpool: stopped at step ", step_, ": ", skipped_in_a_row_,
                   " steps in a row had a loss or gradient that is not finite; the weights are those before them");
     }
   }
   return Outcome::finished;
+}
+
+void Trainer::train_step() {
+  const auto update = take_step();
+  fresh_.clear();
+  const bool due = finished() || step_ % options_.checkpoint_every == 0;
+  const auto dev_loss = due ? score_dev() : std::nullopt;
+  record(update, dev_loss);
+  if (finished()) {
+    save_last(dev_loss);
+  } else if (due || time_for_checkpoint()) {
+    try_to_save(dev_loss);
+  }
+}
+
+bool Trainer::time_for_checkpoint() const {
+  const auto minutes = saved_ ? options_.checkpoint_minutes : std::min(options_.checkpoint_minutes, kFirstMinutes);
+  return minutes > 0 && seconds_since(saved_at_) >= minutes * kMinute;
 }
 
 Trainer::Update Trainer::take_step() {
@@ -270,7 +338,7 @@ void Trainer::record(const Update& update, std::optional<double> dev_loss) {
   observer_.on_step(told);
 }
 
-bool Trainer::save(std::optional<double> dev_loss) {
+void Trainer::save(std::optional<double> dev_loss) {
   const bool better = dev_loss && std::isfinite(*dev_loss) && (!best_ || *dev_loss < *best_);
   const auto best_now = better ? dev_loss : best_;
   io::Checkpoint checkpoint;
@@ -278,21 +346,36 @@ bool Trainer::save(std::optional<double> dev_loss) {
   checkpoint.model = io::named_tensors(*model_);
   checkpoint.optimizer = adamw_.state();
   if (average_) checkpoint.ema = average_->tensors();
-  checkpoint.metadata = eval::model_metadata(options_.model);
+  const auto last = std::clamp<std::int64_t>(step_ - 1, 0, schedule_.steps() - 1);
+  checkpoint.metadata = eval::model_metadata(options_.model, schedule_.stages()[schedule_.stage_of(last)].length);
   checkpoint.state = Json({{"step", step_},
                            {"tokens", tokens_},
                            {"skipped", skipped_},
                            {"skipped_in_a_row", skipped_in_a_row_},
-                           {"best", best_now ? Json(*best_now) : Json()}})
+                           {"best", best_now ? Json(*best_now) : Json()},
+                           {"text", identity(text_)}})
                          .dump(2) +
                      "\n";
-  return try_to_write("the checkpoint of step " + std::to_string(step_), [&] {
-    log_->sync();
-    events_->sync();
-    checkpoints_->save(checkpoint);
-    best_ = best_now;
-    if (better) checkpoints_->mark_best({step_, *dev_loss, kMetric});
-  });
+  log_->sync();
+  events_->sync();
+  checkpoints_->save(checkpoint);
+  best_ = best_now;
+  if (better) checkpoints_->mark_best({step_, *dev_loss, kMetric});
+}
+
+bool Trainer::try_to_save(std::optional<double> dev_loss) {
+  saved_ = true;
+  saved_at_ = std::chrono::steady_clock::now();
+  return try_to_write("the checkpoint of step " + std::to_string(step_), [&] { save(dev_loss); });
+}
+
+void Trainer::save_last(std::optional<double> dev_loss) {
+  try {
+    save(dev_loss);
+  } catch (const io::FileError& e) {
+    TORCH_CHECK(false, "contextpool: stopped at step ", step_, ", and its checkpoint could not be written: ", e.what(),
+                "; --resume repeats the steps since the one before");
+  }
 }
 
 // A disk that is full, or away, must not cost the run: what was to be written is tried again when it is next due.

@@ -96,7 +96,7 @@ TEST(Windows, LeaveTheModelAsItWas) {
   auto model = tiny_model();
   for (const bool training : {true, false}) {
     model->train(training);
-    std::int64_t done = 0;
+    std::int64_t done = -1;
     eval::evaluate(model, text, Split::dev, {.window = 16, .step = 8}, [&](std::int64_t n, std::int64_t all) {
       EXPECT_GT(n, done);
       EXPECT_EQ(all, 50);

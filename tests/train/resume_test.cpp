@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "contextpool/io/files.h"
 #include "runs.h"
@@ -58,9 +60,19 @@ TEST(Resume, AStoppedRunGoesOnToTheSameBits) {
 TEST(Resume, AFinishedRunStaysAsItIs) {
   const Folder folder;
   const auto whole = whole_run(folder);
-  const auto before = read(whole / "log.jsonl");
-  EXPECT_TRUE(resume(folder, whole).reports.empty());
-  EXPECT_EQ(read(whole / "log.jsonl"), before);
+  const auto contents = [&] {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(whole))
+      if (entry.is_regular_file()) all[entry.path().string()] = read(entry.path());
+    return all;
+  };
+  const auto before = contents();
+  Watcher watcher;
+  train::Trainer trainer(small_run(folder), {whole, true, "another config"}, watcher);
+  EXPECT_EQ(trainer.run(), train::Outcome::finished);
+  EXPECT_TRUE(watcher.reports.empty());
+  EXPECT_TRUE(watcher.heard("finished already, at step 8; nothing was changed. A larger --steps"));
+  EXPECT_EQ(contents(), before) << "config, log, events and checkpoints";
 }
 
 TEST(Resume, FallsBackWhereTheNewestIsBrokenAndSaysSo) {
@@ -90,14 +102,99 @@ TEST(Resume, FallsBackWhereTheNewestIsBrokenAndSaysSo) {
   }
 }
 
-TEST(Resume, WithoutAnyWholeCheckpointARunStartsAnew) {
+TEST(Resume, ARunWhoseCheckpointsAllFailVerificationIsRefusedAndKept) {
   const Folder folder;
   const auto whole = whole_run(folder);
-  const auto run = stopped_run(folder, "lost", 1);
-  fs::remove(io::checkpoint_folder(run, 1) / "MANIFEST.json");
-  const auto watcher = resume(folder, run);
-  EXPECT_TRUE(watcher.heard("starting at step 0"));
+  const auto run = stopped_run(folder, "lost", 3);
+  for (const auto step : io::checkpoint_steps(run)) fs::remove(io::checkpoint_folder(run, step) / "MANIFEST.json");
+  const auto log = read(run / "log.jsonl");
+  Watcher watcher;
+  const auto message = message_of([&] { train::Trainer(small_run(folder), {run, true, ""}, watcher); });
+  for (const auto* words : {"no checkpoint passes verification (step-3, step-2)", "--unverified", run.c_str()}) {
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
+  EXPECT_EQ(read(run / "log.jsonl"), log);
+  EXPECT_EQ(io::checkpoint_steps(run), (std::vector<std::int64_t>{2, 3}));
+
+  train::Trainer trainer(small_run(folder), {run, true, "", /*unverified=*/true}, watcher);
+  EXPECT_EQ(trainer.step(), 3);
+  trainer.run();
   expect_same_run(whole, run, kSteps);
+}
+
+TEST(Resume, KilledBeforeItsFirstCheckpointARunStartsAnew) {
+  const Folder folder;
+  const auto whole = whole_run(folder);
+  const auto run = stopped_run(folder, "early", 1);
+  fs::remove_all(io::checkpoint_folder(run, 1));
+  EXPECT_TRUE(resume(folder, run).heard("starting at step 0"));
+  expect_same_run(whole, run, kSteps);
+}
+
+TEST(Resume, AnotherTextIsRefusedAndTheSameElsewhereIsNot) {
+  const Folder folder;
+  const auto whole = whole_run(folder);
+  const auto run = stopped_run(folder, "run", 3);
+  const auto before = read(folder.path("text"));
+  auto changed = before;
+  changed[100] = changed[100] == 'x' ? 'y' : 'x';
+  const auto refused = [&](const std::string& bytes, const std::string& words) {
+    folder.write("text", bytes);
+    Watcher watcher;
+    const auto message = message_of([&] { train::Trainer(small_run(folder), {run, true, ""}, watcher); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_NE(message.find(folder.path("text") + ": not the text of this run"), std::string::npos) << message;
+  };
+  refused(before + "more",
+          "it has 4004 bytes, and " + (run / "checkpoints/step-3").string() + " was trained on 4000 (it has grown)");
+  refused(before.substr(0, 3000), "was trained on 4000 (it has shrunk)");
+  refused(changed, "(the checksum differs)");
+  auto moved = small_run(folder);
+  moved.data = folder.write("elsewhere", before);
+  Watcher watcher;
+  train::Trainer(moved, {run, true, ""}, watcher).run();
+  expect_same_run(whole, run, kSteps);
+}
+
+TEST(Resume, ATextShortenedDuringTheRunDoesNotEndIt) {
+  const Folder folder;
+  const auto whole = whole_run(folder);
+  Watcher watcher;
+  train::Trainer trainer(small_run(folder), {folder.path("run"), false, ""}, watcher);
+  fs::resize_file(folder.path("text"), 0);
+  EXPECT_EQ(trainer.run(), train::Outcome::finished);
+  expect_same_run(whole, folder.path("run"), kSteps);
+}
+
+TEST(Resume, ADamagedLogKeepsItsGoodLinesAndSaysWhatIsMissing) {
+  const Folder folder;
+  const auto run = stopped_run(folder, "run", 5);
+  auto log = read(run / "log.jsonl");
+  const auto second = log.find('\n') + 1;
+  log[second] = 'x';  // the line of step 2
+  std::ofstream(run / "log.jsonl", std::ios::binary) << log;
+  const auto watcher = resume(folder, run);
+  EXPECT_TRUE(watcher.heard("log.jsonl: has only 4 of the 5 steps so far; as it was, it is in"));
+  EXPECT_EQ(read(run / "log.jsonl.damaged-1"), log);
+  std::vector<std::int64_t> steps;
+  for (const auto& line : log_of(run)) steps.push_back(line["step"]);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 3, 4, 5, 6, 7, 8}));
+
+  const auto lost = stopped_run(folder, "lost", 5);
+  fs::remove(lost / "log.jsonl");
+  EXPECT_TRUE(resume(folder, lost).heard("has only 0 of the 5 steps so far (the log is missing)"));
+}
+
+TEST(Resume, WhatAKilledProcessLeftUnfinishedGoes) {
+  const Folder folder;
+  const auto run = stopped_run(folder, "run", 3);
+  folder.write("run/.config.toml.writing-1", "half");
+  folder.write("run/.log.jsonl.writing-1", "half");
+  folder.write("run/.mine.writing-1", "not ours");
+  resume(folder, run);
+  EXPECT_FALSE(fs::exists(run / ".config.toml.writing-1"));
+  EXPECT_FALSE(fs::exists(run / ".log.jsonl.writing-1"));
+  EXPECT_TRUE(fs::exists(run / ".mine.writing-1"));
 }
 
 TEST(Resume, ATornLineOfTheLogIsDropped) {

@@ -15,6 +15,7 @@
 #include "contextpool/eval/model_file.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/io/files.h"
+#include "contextpool/train/memory.h"
 #include "runs.h"
 
 namespace contextpool::testing {
@@ -244,7 +245,9 @@ TEST(Trainer, AFullDiskAtTheEndIsAnError) {
   io::set_file_hook([](io::FileOperation, const fs::path&) { return ENOSPC; });
   const auto message = message_of([&] { trainer.run(); });
   io::set_file_hook({});
-  EXPECT_NE(message.find("the last checkpoint could not be written"), std::string::npos) << message;
+  EXPECT_NE(message.find("its checkpoint could not be written"), std::string::npos) << message;
+  EXPECT_NE(message.find("No space left on device"), std::string::npos) << message;
+  EXPECT_FALSE(watcher.heard("the checkpoint of step 1 was not written, training goes on")) << "it does not";
 }
 
 TEST(Trainer, ARunFolderIsNotReused) {
@@ -255,8 +258,11 @@ TEST(Trainer, ARunFolderIsNotReused) {
   Watcher watcher;
   const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
   EXPECT_NE(message.find(folder.path("run")), std::string::npos) << message;
-  EXPECT_NE(message.find("--resume"), std::string::npos) << message;
+  EXPECT_NE(message.find("it is no run: choose another name"), std::string::npos) << message;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("run")), {}), 1);
+  folder.write("run/config.toml", "");
+  const auto of_run = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+  EXPECT_NE(of_run.find("go on with it by --resume, or choose another name"), std::string::npos) << of_run;
 }
 
 TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {
@@ -335,6 +341,95 @@ TEST(Trainer, TheAverageIsWhatEvalReadsAndDevScores) {
                                     {.window = 16, .step = 8, .batch = o.eval_batch, .tokens = o.eval_tokens});
   EXPECT_DOUBLE_EQ(score.nats, *watcher.reports.back().dev_loss);
   EXPECT_FALSE(model->parameters()[0].equal(trainer.model()->parameters()[0]));
+}
+
+TEST(Trainer, ARunThatFailsInItsFirstStepLeavesNoFolder) {
+  const Folder folder;
+  Watcher watcher;
+  train::Trainer trainer(plain_run(folder, 3), {folder.path("run"), false, ""}, watcher);
+  trainer.model()->parameters().front().register_hook([](const torch::Tensor& g) -> torch::Tensor {
+    TORCH_CHECK(false, "too large");
+    return g;
+  });
+  EXPECT_TRUE(fs::exists(folder.path("run")));
+  EXPECT_NE(message_of([&] { trainer.run(); }).find("too large"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder.path("run")));
+}
+
+TEST(Trainer, ARunThatCannotFitIntoMemoryIsRefusedBeforeAnythingIsBuilt) {
+  const Folder folder;
+  Watcher watcher;
+  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+    auto o = plain_run(folder, 1);
+    change(o);
+    const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(folder.path("run")));
+  };
+  refuses("choose a smaller model", [](auto& o) { o.model.features = o.model.layers = 1 << 24; });
+  refuses("choose a smaller --batch", [](auto& o) { o.stages[0].batch = 1'000'000'000; });
+}
+
+TEST(Trainer, TheEstimateOfMemoryIsBelowWhatIsUsed) {
+  const Folder folder;
+  Watcher watcher;
+  auto o = plain_run(folder, 1);
+  o.model = models::find_language_model("cp-tiny").options;
+  o.stages = {{64, 8, 1, 1e-3, 0}};
+  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  EXPECT_LT(train::least_memory(o), static_cast<double>(watcher.reports.back().memory));
+  EXPECT_GT(train::least_memory(o), 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
+}
+
+TEST(Trainer, ARunFolderThatIsRemovedEndsTheRun) {
+  const Folder folder;
+  Watcher watcher;
+  auto o = plain_run(folder, 4);
+  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  fs::remove_all(folder.path("run"));
+  const auto message = message_of([&] { trainer.run(); });
+  EXPECT_NE(message.find("run/checkpoints: was removed or replaced"), std::string::npos) << message;
+  EXPECT_FALSE(fs::exists(folder.path("run"))) << "and is not made again";
+}
+
+TEST(Trainer, CheckpointsByTheClockChangeNothingElse) {
+  const Folder folder;
+  auto o = small_run(folder);
+  o.checkpoint_every = 100;
+  o.checkpoint_minutes = 0;
+  Watcher watcher;
+  train::Trainer(o, {folder.path("whole"), false, ""}, watcher).run();
+  EXPECT_EQ(io::checkpoint_steps(folder.path("whole")), (std::vector<std::int64_t>{8}));
+  o.checkpoint_minutes = 1e-9;  // at every step
+  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  EXPECT_EQ(io::checkpoint_steps(folder.path("run")), (std::vector<std::int64_t>{7, 8}));
+  expect_same_run(folder.path("whole"), folder.path("run"), 8);
+}
+
+TEST(Trainer, CheckpointsKnowTheLengthOfTheirRows) {
+  const Folder folder;
+  auto o = small_run(folder);  // 4 steps of 16 tokens, 4 of 24
+  o.keep = 10;
+  Watcher watcher;
+  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  const auto length = [&](std::int64_t step) {
+    return eval::trained_length(io::checkpoint_folder(folder.path("run"), step) / "ema.safetensors");
+  };
+  EXPECT_EQ(length(2), 16);
+  EXPECT_EQ(length(4), 16);
+  EXPECT_EQ(length(6), 24);
+}
+
+TEST(ProgressLine, FitsIntoANarrowTerminal) {
+  const train::StepReport report{.step = 120,
+                                 .steps = 1000,
+                                 .loss = std::log(2) * 1.5,
+                                 .tokens_per_second = 4512,
+                                 .seconds_left = 62,
+                                 .memory = 812'000'000};
+  EXPECT_EQ(train::progress_line(report, 64), "step 120/1000  loss 1.0397  1.500 bpc  4.5k tokens/s  ETA 1:02");
+  EXPECT_EQ(train::progress_line(report, 40), "step 120/1000  1.500 bpc  ETA 1:02");
+  for (std::size_t width = 1; width < 80; ++width) EXPECT_LE(train::progress_line(report, width).size(), width);
 }
 
 TEST(ProgressLine, SaysWhatMatters) {

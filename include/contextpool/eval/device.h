@@ -14,6 +14,9 @@ torch::Device device_named(const std::string& name);
 // The most memory in use so far: of the process on the CPU, of PyTorch's allocator on a GPU. Bytes.
 std::int64_t peak_memory(torch::Device device);
 
+// All the memory that there is: of the machine or its container, or of a GPU. Bytes; 0 where it is not known.
+std::int64_t total_memory(torch::Device device);
+
 // While it lives, matrix products and the like are done in bfloat16, if `on`.
 class Autocast {
  public:

@@ -11,10 +11,15 @@
 
 namespace contextpool::eval {
 
-// The metadata of a model's file: contextpool.model is the JSON of its options.
-io::Metadata model_metadata(const models::LanguageModelOptions& options);
+// The metadata of a model's file: contextpool.model is the JSON of its options, contextpool.length the tokens of the
+// rows that it was trained on last (0: not known, and left out).
+io::Metadata model_metadata(const models::LanguageModelOptions& options, std::int64_t length = 0);
+std::int64_t trained_length(const std::filesystem::path& file);  // 0 where the file does not say
 // Back from it; an error that names the file if it says nothing, or not of a model known here.
 models::LanguageModelOptions model_options(const io::Metadata& metadata, const std::filesystem::path& file);
+
+// Parameters that a model of these options has at least: its large matrices. Nothing is built.
+double least_parameters(const models::LanguageModelOptions& options);
 
 // The model of a file, in eval mode.
 models::LanguageModel load_model(const std::filesystem::path& file, torch::Device device);

@@ -25,7 +25,8 @@ struct Score {
   double bits() const;      // per token: bits per character
 };
 
-// The model's mode (training or not) is restored. `progress` sees how many predictions have counted, of how many.
+// The model's mode (training or not) is restored. `progress` sees how many predictions have counted, of
+// how many, from 0 on.
 Score evaluate(models::LanguageModel& model, const data::Text& text, data::Split split, const WindowOptions& options,
                const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 

@@ -19,8 +19,12 @@ struct StepReport {
   std::int64_t memory = 0;  // bytes, at most so far
 };
 
-// "step 120/1000  loss 1.2345  1.781 bpc  4.5k tokens/s  812 MB  ETA 1:02"
-std::string progress_line(const StepReport& report);
+// "step 120/1000  loss 1.2345  1.781 bpc  4.5k tokens/s  812 MB  ETA 1:02", without what matters least where it would
+// have more than `width` characters.
+std::string progress_line(const StepReport& report, std::size_t width = std::string::npos);
+
+// "1:02", "1:01:02"
+std::string clock_time(double seconds);
 
 class Observer {
  public:

@@ -29,6 +29,7 @@ struct TrainOptions {
   std::string device = "auto";
 
   std::int64_t checkpoint_every = 1000;
+  double checkpoint_minutes = 5;  // a checkpoint too when so long passed without; the first after one; 0: none
   int keep = 3;
   std::int64_t eval_tokens = 100'000;  // of the dev text, scored before each checkpoint; 0: none
   std::int64_t eval_batch = 8;
