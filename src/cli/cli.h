@@ -1,9 +1,12 @@
 // The program: what its subcommands share. Exit status: 0 done; 1 something failed; 2 the command or a config file is
-// wrong; 130 or 143 training was stopped by Ctrl-C or SIGTERM, after saving.
+// wrong; 128 + signal: training was stopped by Ctrl-C, SIGTERM, SIGHUP or SIGPIPE, after saving.
 #pragma once
+
+#include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace contextpool::cli {
@@ -18,15 +21,29 @@ class Wrong : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// f(), where all that it can refuse (c10::Error) is the command's fault.
+template <typename F>
+auto as_command(F&& f) -> decltype(f()) {
+  try {
+    return std::forward<F>(f)();
+  } catch (const c10::Error& e) {
+    throw Wrong(e.what_without_backtrace());
+  }
+}
+
 // One a subcommand, each in the file of its name. The return value is the exit status.
 int train(const Arguments& arguments);
 int eval(const Arguments& arguments);
 int generate(const Arguments& arguments);
 int models(const Arguments& arguments);
 int inspect_checkpoint(const Arguments& arguments);
+int doctor(const Arguments& arguments);
+
+// "contextpool 0.1.0, torch 2.13.0"
+std::string version();
 
 // Parses the arguments of a subcommand. False if help was asked for and printed. Throws Wrong, with the nearest name
-// where one is unknown.
+// where one is unknown. Whole numbers are decimal and must fit.
 bool parse(CLI::App& app, const Arguments& arguments);
 
 // The long names of an app's options, without the dashes.

@@ -62,7 +62,8 @@ ConfigFile preset(const std::string& name) {
   for (const auto& p : kPresets) {
     if (name == p.name) return parse_config("preset " + name, p.text);
   }
-  throw Wrong("unknown preset \"" + name + "\"; did you mean \"" + nn::nearest(name, preset_names()) + "\"?");
+  throw Wrong("unknown preset \"" + name + "\"" + nn::did_you_mean(name, preset_names()) + " (they are " +
+              CLI::detail::join(preset_names(), ", ") + ")");
 }
 
 void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Arguments& arguments) {
@@ -74,7 +75,7 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
     for (const auto& [name, words] : file.values) {
       const auto* option = app.get_option_no_throw("--" + name);
       if (option == nullptr || !option->get_configurable()) {
-        throw Wrong(file.name + ": unknown key " + name + "; did you mean " + nn::nearest(name, flag_names(app)) + "?");
+        throw Wrong(file.name + ": unknown key " + name + nn::did_you_mean(name, flag_names(app), "", ""));
       }
       if (option->count() == 0 && words != std::vector<std::string>{""}) open[name] = words;
     }

@@ -1,5 +1,6 @@
-// Tells a person how training goes: one line that renews itself on a terminal, plain lines otherwise. Ctrl-C and
-// SIGTERM ask for a stop after the current step; a second one ends the program at once.
+// Tells a person how work goes: one line that renews itself on a terminal and fits into it, plain lines otherwise.
+// Ctrl-C, SIGTERM, SIGHUP and SIGPIPE ask for a stop of training after the current step; a second Ctrl-C or SIGTERM
+// ends the program at once.
 #pragma once
 
 #include <chrono>
@@ -22,7 +23,23 @@ class Console : public train::Observer {
   std::chrono::steady_clock::time_point last_;
 };
 
-// From now on the two signals are noted instead of ending the program. The number of the one that came, or 0.
+// "scored 120/4000 tokens  ETA 1:02" on stderr: at once and ten times a second on a terminal, else a line every ten
+// seconds.
+class Progress {
+ public:
+  Progress(std::string verb, std::string unit);
+  ~Progress();  // clears the line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void operator()(std::int64_t done, std::int64_t all);
+
+ private:
+  std::string verb_, unit_;
+  bool terminal_, line_open_ = false;
+  std::chrono::steady_clock::time_point start_, last_;
+};
+
+// From now on the signals are noted instead of ending the program. The number of the one that came, or 0.
 void catch_signals();
 int caught_signal();
 

@@ -1,4 +1,5 @@
 // Parsing, as every subcommand does it.
+#include <charconv>
 #include <iostream>
 
 #include "cli/cli.h"
@@ -6,6 +7,31 @@
 #include "nn/names.h"
 
 namespace contextpool::cli {
+namespace {
+
+template <typename Integer>
+bool fits(const std::string& word) {
+  Integer value = 0;
+  const auto* end = word.data() + word.size();
+  const auto result = std::from_chars(word.data(), end, value);
+  return result.ec == std::errc() && result.ptr == end && std::to_string(value) == word;
+}
+
+// CLI11 reads whole numbers by strtoll: 1e30 of digits become the largest one, 010 becomes 8, -1 without a sign 2^64-1.
+void check_integers(const CLI::App& app) {
+  for (const auto* option : app.get_options()) {
+    const auto type = option->get_type_name();
+    if (type.find("INT") == std::string::npos) continue;
+    const bool is_unsigned = type.find("UINT") != std::string::npos;
+    for (const auto& word : option->results()) {
+      if (is_unsigned ? fits<std::uint64_t>(word) : fits<std::int64_t>(word)) continue;
+      throw Wrong(option->get_name() + " is " + word + ", expected a whole number" +
+                  (is_unsigned ? " of at least 0" : "") + " in decimal digits, below 2^" + (is_unsigned ? "64" : "63"));
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> flag_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -25,11 +51,14 @@ bool parse(CLI::App& app, const Arguments& arguments) {
   } catch (const CLI::ParseError& e) {
     throw Wrong(e.what());
   }
-  if (app.remaining().empty()) return true;
+  if (app.remaining().empty()) {
+    check_integers(app);
+    return true;
+  }
   const auto extra = app.remaining().front();
   if (extra.rfind("--", 0) != 0) throw Wrong("unexpected argument \"" + extra + "\"; --help lists the options");
   const auto name = extra.substr(2, extra.find('=') - 2);
-  throw Wrong("unknown option --" + name + "; did you mean --" + nn::nearest(name, flag_names(app)) + "?");
+  throw Wrong("unknown option --" + name + nn::did_you_mean(name, flag_names(app), "--", "") + " (--help lists them)");
 }
 
 void ModelFlags::add_to(CLI::App& app) {
@@ -45,6 +74,7 @@ void ModelFlags::add_to(CLI::App& app) {
 std::string ModelFlags::file() const {
   if (run.empty() == checkpoint.empty()) throw Wrong("one of --run DIR and --checkpoint FILE is needed");
   if (run.empty()) return checkpoint;
+  as_command([&] { nn::check_word("contextpool", "which", which, {"newest", "best"}); });
   const auto found = contextpool::eval::model_of_run(run, which);
   if (!found.note.empty()) std::cerr << "contextpool: skipped a broken checkpoint: " << found.note << "\n";
   std::cerr << "contextpool: using " << found.file.string() << "\n";

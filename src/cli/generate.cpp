@@ -2,8 +2,10 @@
 #include "contextpool/models/generate.h"
 
 #include <iostream>
+#include <optional>
 
 #include "cli/cli.h"
+#include "cli/console.h"
 #include "contextpool/data/text.h"
 #include "contextpool/eval/device.h"
 #include "contextpool/eval/model_file.h"
@@ -23,15 +25,31 @@ int generate(const Arguments& arguments) {
   app.add_option("--seed", options.seed, "the same seed gives the same text");
   if (!parse(app, arguments)) return 0;
 
-  auto model = contextpool::eval::load_model(flags.file(), contextpool::eval::device_named(flags.device));
+  const auto device = as_command([&] {
+    contextpool::models::validate(options);
+    return contextpool::eval::device_named(flags.device);
+  });
+  if (prompt.empty()) throw Wrong("--prompt is empty: at least one symbol is needed");
+  auto model = contextpool::eval::load_model(flags.file(), device);
   const data::Alphabet alphabet(model->options().vocabulary);
   const auto symbols = alphabet.encode(prompt, "the prompt");
   const auto* first = symbols.const_data_ptr<std::int64_t>();
-  std::cout << prompt << std::flush;
-  contextpool::models::generate(model, {first, first + symbols.numel()}, options, [&](std::int64_t symbol) {
-    std::cout << alphabet.decode(torch::tensor(symbol)) << std::flush;
-    return static_cast<bool>(std::cout);
-  });
+  // The prompt is shown when it was read: until then the line belongs to the progress.
+  std::optional<Progress> progress(std::in_place, "read", "tokens of the prompt");
+  const auto begin = [&] {
+    if (!progress) return;
+    progress.reset();
+    std::cout << prompt << std::flush;
+  };
+  contextpool::models::generate(
+      model, {first, first + symbols.numel()}, options,
+      [&](std::int64_t symbol) {
+        begin();
+        std::cout << alphabet.decode(torch::tensor(symbol)) << std::flush;
+        return static_cast<bool>(std::cout);
+      },
+      [&](std::int64_t done, std::int64_t all) { (*progress)(done, all); });
+  begin();
   std::cout << '\n' << std::flush;
   return 0;
 }

@@ -1,12 +1,17 @@
 // contextpool train: flags, presets and config file into TrainOptions, then the loop.
 #include <contextpool/models/registry.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/config.h"
 #include "cli/console.h"
 #include "contextpool/data/text.h"
+#include "contextpool/eval/device.h"
+#include "contextpool/train/memory.h"
 #include "contextpool/train/trainer.h"
 
 namespace contextpool::cli {
@@ -18,14 +23,16 @@ constexpr const char* kSizeRange = "pool-size-range";
 namespace fs = std::filesystem;
 using contextpool::models::LanguageModelOptions;
 
+constexpr std::int64_t kMostThreads = 1024;
+
 struct TrainFlags {
   train::TrainOptions options;
   std::string run, config, preset, model = "cp-tiny";
-  bool resume = false, print_config = false;
+  bool resume = false, unverified = false, print_config = false;
   std::vector<std::int64_t> length = {256}, batch = {16}, steps = {1000}, warmup = {0};
   std::vector<double> lr = {3e-4};
   std::int64_t print_every = 100;
-  int threads = 0;
+  std::int64_t threads = 0;
   LanguageModelOptions model_values;  // of the flags below that were given
   std::map<std::string, CLI::Option*> model_flags;
 };
@@ -42,7 +49,8 @@ void add_run_flags(CLI::App& app, TrainFlags& f) {
   app.option_defaults()->always_capture_default()->take_last();
   const auto here = [&](CLI::Option* option) { option->group("Run")->configurable(false); };
   here(app.add_option("--run", f.run, "folder to write; must not exist unless --resume is given"));
-  here(app.add_flag("--resume", f.resume, "go on with the run from its newest whole checkpoint"));
+  here(app.add_flag("--resume", f.resume, "go on with the run from its newest checkpoint that passes verification"));
+  here(app.add_flag("--unverified", f.unverified, "with --resume: take the newest checkpoint that can be read"));
   here(app.add_option("--preset", f.preset, "a recipe of configs/: " + CLI::detail::join(preset_names(), ", ")));
   here(app.add_option("--config", f.config, "file of `flag = value` lines (TOML)"));
   here(app.add_flag("--print-config", f.print_config, "print the effective config and do nothing"));
@@ -83,6 +91,7 @@ void add_other_flags(CLI::App& app, TrainFlags& f) {
   other("--device", o.device, "auto, cpu, cuda or cuda:N");
   other("--threads", f.threads, "of the CPU; 0: as many as PyTorch chooses");
   other("--checkpoint-every", o.checkpoint_every, "steps; the dev text is scored before each checkpoint");
+  other("--checkpoint-minutes", o.checkpoint_minutes, "a checkpoint too after so long without; 0: none by the clock");
   other("--keep", o.keep, "last checkpoints to keep, beside the best");
   other("--eval-tokens", o.eval_tokens, "of the dev text to score; 0: none");
   other("--eval-batch", o.eval_batch, "windows at once when scoring");
@@ -131,19 +140,58 @@ std::vector<train::Stage> stages_of(const TrainFlags& f) {
   return stages;
 }
 
-// What a run is; changing it would make another run of it.
+// The words of a model option that a run left to its named model.
+std::vector<std::string> words_of_model(const std::string& model, const std::string& option) {
+  const auto value = to_json(contextpool::models::find_language_model(model).options).at(option);
+  return {value.is_string() ? value.get<std::string>() : value.dump()};
+}
+
+bool same_words(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
+    double p = 0, q = 0;
+    return x == y || (CLI::detail::lexical_cast(x, p) && CLI::detail::lexical_cast(y, q) && p == q);
+  });
+}
+
+// What a run is; changing it would make another run of it. The text is compared with the checkpoint's.
 void check_same_run(const CLI::App& app, const ConfigFile& before, const TrainFlags& f) {
-  std::vector<std::string> fixed = {"model", "data", "layout", "seed", "ema"};
-  for (const auto& [name, option] : f.model_flags) fixed.push_back(flag_of(name));
-  for (const auto& name : fixed) {
-    const auto now = config_words(app, name);
+  const auto check = [&](const std::string& name, const std::vector<std::string>& by_default) {
     const auto found = before.values.find(name);
-    const auto was = found == before.values.end() ? std::vector<std::string>{} : found->second;
-    if (now != was) {
-      throw Wrong(before.name + ": the run has --" + name + " " + CLI::detail::join(was, ",") + ", not " +
-                  CLI::detail::join(now, ",") + "; a resumed run keeps it");
-    }
+    const auto was = found == before.values.end() ? by_default : found->second;
+    const auto now = config_words(app, name);
+    if (now.empty() || same_words(now, was)) return;
+    throw Wrong(before.name + ": the run has --" + name + " " + CLI::detail::join(was, ",") + ", not " +
+                CLI::detail::join(now, ",") + "; a resumed run keeps it");
+  };
+  for (const auto* name : {"model", "layout", "seed", "ema"}) check(name, {});
+  for (const auto& [name, option] : f.model_flags) check(flag_of(name), words_of_model(f.model, name));
+}
+
+// All that can be found wrong without the machine, the text or the run.
+void check_flags(TrainFlags& f) {
+  f.options.stages = stages_of(f);
+  f.options.model = model_of(f);
+  train::validate(f.options);
+  TORCH_CHECK_VALUE(f.threads >= 0 && f.threads <= kMostThreads, "contextpool: threads is ", f.threads,
+                    ", expected 0 (as many as PyTorch chooses) to ", kMostThreads);
+  TORCH_CHECK_VALUE(f.print_every >= 0, "contextpool: print-every is ", f.print_every, ", expected 0 (never) or more");
+  TORCH_CHECK_VALUE(f.resume || !f.unverified, "contextpool: --unverified is for --resume");
+}
+
+// And with the machine. A layer of the model is built, unless it is too large.
+contextpool::models::Cost check_machine(const TrainFlags& f) {
+  train::check_memory(f.options, contextpool::eval::device_named(f.options.device));
+  return contextpool::models::cost(f.options.model, f.options.stages.front().length);
+}
+
+void set_threads(std::int64_t threads) {
+  if (threads == 0) return;
+  const std::int64_t cores = std::thread::hardware_concurrency();
+  if (cores > 0 && threads > cores) {
+    std::cerr << "contextpool: --threads " << threads << ", but this machine has " << cores
+              << " cores: more threads than cores are slower\n";
   }
+  at::set_num_threads(static_cast<int>(threads));
 }
 
 std::vector<ConfigFile> config_files(const TrainFlags& f) {
@@ -152,7 +200,10 @@ std::vector<ConfigFile> config_files(const TrainFlags& f) {
     if (f.run.empty()) throw Wrong("--resume needs the run's folder: --run DIR");
     if (!f.preset.empty() || !f.config.empty())
       throw Wrong("--resume goes on with the run's own config.toml; leave --preset and --config out");
-    files.push_back(read_config((fs::path(f.run) / "config.toml").string()));
+    const auto file = fs::path(f.run) / "config.toml";
+    if (!fs::exists(f.run)) throw Wrong(f.run + ": there is no such run to resume; without --resume one is started");
+    if (!fs::exists(file)) throw Wrong(f.run + ": there is no run in it to resume (it has no config.toml)");
+    files.push_back(read_config(file.string()));
     files.back().values.try_emplace(kSizeRange, std::vector<std::string>{"0"});  // a run of version 0.1.0
   }
   if (!f.preset.empty()) files.push_back(preset(f.preset));
@@ -173,10 +224,8 @@ int train(const Arguments& arguments) {
   const auto files = config_files(f);
   parse_with(app, files, arguments);
   if (!f.options.data.empty()) set_word(app, "data", fs::absolute(f.options.data).lexically_normal().string());
-  f.options.stages = stages_of(f);
-  f.options.model = model_of(f);
+  as_command([&] { check_flags(f); });
   set_word(app, kSizeRange, CLI::detail::to_string(f.options.model.pool.size_range));
-  train::validate(f.options);
   const auto config = config_text(app);
   if (f.print_config) {
     std::cout << config;
@@ -185,12 +234,13 @@ int train(const Arguments& arguments) {
   if (f.options.data.empty()) throw Wrong("--data FILE is needed: the text to train on");
   if (f.run.empty()) throw Wrong("--run DIR is needed: the folder to write");
   if (f.resume) check_same_run(app, files.front(), f);
-  if (f.threads > 0) at::set_num_threads(f.threads);
+  const auto cost = as_command([&] { return check_machine(f); });
+  set_threads(f.threads);
 
   Console console(f.print_every);
   catch_signals();
-  train::Trainer trainer(f.options, {f.run, f.resume, config}, console);
-  const auto cost = contextpool::models::cost(f.options.model, f.options.stages.front().length);
+  train::Trainer trainer(f.options, {f.run, f.resume, config, f.unverified}, console);
+  if (trainer.finished()) return 0;
   console.on_message(f.model + ", " + std::to_string(cost.parameters) + " parameters; writing to " + f.run);
   if (trainer.run() == train::Outcome::finished) return 0;
   console.on_message("stopped at step " + std::to_string(trainer.step()) + " and saved; --resume goes on");

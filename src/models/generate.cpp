@@ -18,13 +18,11 @@ uint64_t mix(uint64_t z) {
 
 double uniform(uint64_t seed, uint64_t index) { return static_cast<double>(mix(mix(seed) ^ index) >> 11U) * 0x1p-53; }
 
-void check_options(const GenerateOptions& options, const std::vector<int64_t>& prompt,
-                   const LanguageModelOptions& model) {
+constexpr int64_t kPromptPart = 512;  // tokens of the prompt at once: bounds the memory, and shows progress
+
+void check_prompt(const GenerateOptions& options, const std::vector<int64_t>& prompt,
+                  const LanguageModelOptions& model) {
   TORCH_CHECK_VALUE(!prompt.empty(), "generate: the prompt must hold at least one symbol, but is empty");
-  TORCH_CHECK_VALUE(options.tokens >= 0, "generate: tokens must not be negative, but are ", options.tokens);
-  TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
-                    "generate: temperature must be 0 or more, but is ", options.temperature);
-  TORCH_CHECK_VALUE(options.top_k >= 0, "generate: top_k must be 0 (all) or more, but is ", options.top_k);
   for (const auto symbol : prompt) {
     TORCH_CHECK_VALUE(symbol >= 0 && symbol < model.vocabulary, "generate: the prompt holds symbol ", symbol,
                       ", but the model knows 0 to ", model.vocabulary - 1);
@@ -53,7 +51,27 @@ torch::Tensor row(const std::vector<int64_t>& symbols, const torch::Device& devi
   return torch::tensor(symbols, torch::kInt64).unsqueeze(0).to(device);
 }
 
+// The model has seen the prompt up to, but not including, its last part, which is returned.
+torch::Tensor read_prompt(LanguageModel& model, const std::vector<int64_t>& prompt, LanguageModelCache& cache,
+                          const std::function<void(int64_t, int64_t)>& progress) {
+  const auto all = row(prompt, model->parameters().front().device());
+  const auto size = all.size(1);
+  int64_t done = 0;
+  for (; size - done > kPromptPart; done += kPromptPart) {
+    if (progress) progress(done, size);
+    model->step(all.narrow(1, done, kPromptPart), cache);
+  }
+  return all.narrow(1, done, size - done);
+}
+
 }  // namespace
+
+void validate(const GenerateOptions& options) {
+  TORCH_CHECK_VALUE(options.tokens >= 0, "generate: tokens must not be negative, but are ", options.tokens);
+  TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
+                    "generate: temperature must be 0 or more, but is ", options.temperature);
+  TORCH_CHECK_VALUE(options.top_k >= 0, "generate: top_k must be 0 (all) or more, but is ", options.top_k);
+}
 
 int64_t sample(const torch::Tensor& logits, const GenerateOptions& options, uint64_t index) {
   const auto values = logits.to(torch::kCPU, torch::kFloat64).contiguous();
@@ -76,14 +94,16 @@ int64_t sample(const torch::Tensor& logits, const GenerateOptions& options, uint
 }
 
 std::vector<int64_t> generate(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                              const std::function<bool(int64_t)>& on_token) {
-  check_options(options, prompt, model->options());
+                              const std::function<bool(int64_t)>& on_token,
+                              const std::function<void(int64_t, int64_t)>& on_prompt) {
+  validate(options);
+  check_prompt(options, prompt, model->options());
   const Inference inference(model);
   const auto device = model->parameters().front().device();
   std::vector<int64_t> text = prompt;
   std::vector<int64_t> drawn;
-  auto fresh = row(prompt, device);
   LanguageModelCache cache;
+  auto fresh = options.cached ? read_prompt(model, prompt, cache, on_prompt) : torch::Tensor();
   while (static_cast<int64_t>(drawn.size()) < options.tokens) {
     const auto logits = options.cached ? model->step(fresh, cache) : model->forward(row(text, device));
     const auto symbol = sample(logits[0][-1], options, drawn.size());

@@ -95,8 +95,7 @@ LanguageModelOptions from_json(const std::string& text, const std::string& who) 
   });
   for (const auto& [name, value] : json.items()) {
     const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
-    TORCH_CHECK_VALUE(is_known, who, ": unknown option \"", name, "\"; did you mean \"", nn::nearest(name, known),
-                      "\"?");
+    TORCH_CHECK_VALUE(is_known, who, ": unknown option \"", name, "\"", nn::did_you_mean(name, known));
   }
   return options;
 }

@@ -98,8 +98,8 @@ const NamedModel& find_language_model(std::string_view name) {
     if (model.name == name) return model;
     names.push_back(model.name);
   }
-  TORCH_CHECK_VALUE(false, "unknown model \"", name, "\"; did you mean \"", nn::nearest(name, names),
-                    "\"? `contextpool models` lists them");
+  TORCH_CHECK_VALUE(false, "unknown model \"", name, "\"", nn::did_you_mean(name, names),
+                    " (`contextpool models` lists them)");
 }
 
 Cost cost(const LanguageModelOptions& options, int64_t length) {

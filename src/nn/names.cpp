@@ -23,13 +23,26 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// A third of the letters may differ; of short words, two that were exchanged.
+bool near(std::size_t changes, std::size_t letters) {
+  return 3 * changes <= letters || (changes <= 2 && 2 * changes <= letters);
+}
+
 }  // namespace
 
-std::string nearest(std::string_view word, const std::vector<std::string>& known) {
-  if (known.empty()) return {};
-  return *std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return distance(word, a) < distance(word, b);
-  });
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known, std::string_view open,
+                         std::string_view close) {
+  const std::string* nearest = nullptr;
+  std::size_t least = 0;
+  for (const auto& name : known) {
+    const auto changes = name.starts_with(word) && word.size() > 2 ? 1 : distance(word, name);
+    if (near(changes, std::max(word.size(), name.size())) && (nearest == nullptr || changes < least)) {
+      nearest = &name;
+      least = changes;
+    }
+  }
+  if (nearest == nullptr) return {};
+  return std::string("; did you mean ").append(open).append(*nearest).append(close).append("?");
 }
 
 void check_word(std::string_view who, std::string_view option, std::string_view word,
@@ -37,8 +50,7 @@ void check_word(std::string_view who, std::string_view option, std::string_view 
   if (std::find(known.begin(), known.end(), word) != known.end()) return;
   std::string list;
   for (const auto& name : known) list += (list.empty() ? "" : ", ") + name;
-  TORCH_CHECK_VALUE(false, who, ": ", option, " is \"", word, "\", expected one of ", list, "; did you mean \"",
-                    nearest(word, known), "\"?");
+  TORCH_CHECK_VALUE(false, who, ": ", option, " is \"", word, "\", expected one of ", list, did_you_mean(word, known));
 }
 
 }  // namespace contextpool::nn

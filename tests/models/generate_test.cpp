@@ -42,6 +42,19 @@ TEST_P(EveryModelGenerates, TheSameTextCachedAsRecomputed) {
   EXPECT_TRUE(model->is_training());  // as it was
 }
 
+TEST_P(EveryModelGenerates, ALongPromptIsReadInPartsAndShowsIt) {
+  torch::manual_seed(12);
+  auto options = GetParam().options;
+  options.length = std::max<int64_t>(options.length, 2000);
+  auto model = random_model(options);
+  const auto prompt = prompt_of(1100);
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  const auto cached = generate(model, prompt, {.tokens = 2, .temperature = 0}, {},
+                               [&](int64_t done, int64_t all) { seen.emplace_back(done, all); });
+  EXPECT_EQ(cached, generate(model, prompt, {.tokens = 2, .temperature = 0, .cached = false}));
+  EXPECT_EQ(seen, (std::vector<std::pair<int64_t, int64_t>>{{0, 1100}, {512, 1100}}));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EveryModelGenerates, ::testing::ValuesIn(model_cases()),
                          [](const auto& info) { return info.param.name; });
 

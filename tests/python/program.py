@@ -1,8 +1,12 @@
 """The program of the build tree that the package comes from, and small runs of it."""
 
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 import contextpool
@@ -30,6 +34,23 @@ def contextpool_says(*arguments: object) -> str:
 def start(*arguments: object) -> subprocess.Popen:
     command = [str(PROGRAM), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+
+
+def on_terminal(*arguments: object, columns: int = 80) -> tuple[int, str]:
+    """The exit status, and all that the program writes to a terminal of that width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [str(PROGRAM), *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=ENVIRONMENT)
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 65536):
+            said += part
+    except OSError:  # how Linux says that the other side was closed
+        pass
+    os.close(ours)
+    return process.wait(), said.decode(errors="replace")
 
 
 def log(run: Path) -> list[dict]:

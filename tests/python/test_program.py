@@ -11,7 +11,7 @@ import tomllib
 import torch
 from safetensors.torch import load_file, save_file
 
-from program import ROOT, SHORT, SMALL, call, contextpool_says, log
+from program import ROOT, SHORT, SMALL, call, contextpool_says, log, on_terminal
 
 PRESETS = sorted(p.stem for p in (ROOT / "configs").glob("*.toml"))
 
@@ -140,6 +140,53 @@ def test_eval_by_run_and_by_file_agree_and_follow_the_protocol(run: Path, text: 
     assert "bpc" in contextpool_says("eval", "--run", run, "--which", "best", "--tokens", 300)
 
 
+def test_eval_scores_windows_of_the_trained_length_by_default(run: Path, text: Path, tmp_path: Path) -> None:
+    by_run = json.loads(contextpool_says("eval", "--run", run, "--json"))
+    assert (by_run["window"], by_run["step"], by_run["tokens"]) == (32, 16, len(text.read_bytes()) // 20 - 1)
+    by_file = call("eval", "--checkpoint", model_file(run), "--data", text, "--split", "test", "--json")
+    assert json.loads(by_file.stdout)["bpc"] == pytest.approx(by_run["bpc"], abs=1e-5)
+    assert by_file.stderr == ""
+    other = json.loads(contextpool_says("eval", "--run", run, "--window", 20, "--tokens", 300, "--json"))
+    assert (other["window"], other["step"]) == (20, 10)
+    bare = tmp_path / "bare.safetensors"
+    options = [line for line in contextpool_says("inspect-checkpoint", model_file(run)).splitlines() if ".model" in line]
+    save_file(load_file(model_file(run)), bare, {"contextpool.model": json.loads(options[0].split(": ", 1)[1])})
+    done = call("eval", "--checkpoint", bare, "--data", text, "--tokens", 600, "--json")
+    assert json.loads(done.stdout)["window"] == 256 and "does not say how long its training rows were" in done.stderr
+
+
+def test_eval_by_the_papers_protocol_and_its_hint(run: Path) -> None:
+    done = call("eval", "--run", run, "--protocol", "paper", "--tokens", 700, "--json")
+    assert (json.loads(done.stdout)["window"], json.loads(done.stdout)["step"]) == (32768, 512)
+    (hint,) = re.findall(r"use (--window \d+)", done.stderr)
+    followed = call("eval", "--run", run, "--tokens", 700, *hint.split())
+    assert followed.returncode == 0 and "use --window" not in followed.stderr
+
+
+def test_eval_scores_a_separate_file_whole(run: Path, tmp_path: Path) -> None:
+    separate = tmp_path / "separate"
+    separate.write_bytes(b"import sys\n" * 10)
+    assert json.loads(contextpool_says("eval", "--run", run, "--data", separate, "--split", "all", "--json"))["tokens"] == 109
+    done = call("eval", "--run", run, "--data", separate)
+    assert "scoring the test split" in done.stderr and "--split all" in done.stderr
+
+
+def test_work_shows_its_progress_on_a_terminal(run: Path, text: Path) -> None:
+    status, said = on_terminal("eval", "--run", run, "--batch", 1, "--step", 1, "--tokens", 5000)
+    assert status == 0 and re.search(r"scored 0/\d+ tokens", said) and re.search(r"scored \d+/\d+ tokens  ETA \d", said)
+    prompt = text.read_text()[:20_000]
+    status, said = on_terminal("generate", "--run", run, "--prompt", prompt, "--tokens", 1, "--device", "cpu")
+    assert status == 0 and "read 0/20000 tokens of the prompt" in said
+
+
+def test_the_progress_line_fits_into_the_terminal(tmp_path: Path, text: Path) -> None:
+    flags = ["--model", "cp-tiny", "--steps", 40, *SMALL, *SHORT, "--eval-tokens", 0]
+    status, said = on_terminal("train", "--run", tmp_path / "run", "--data", text, *flags, columns=30)
+    assert status == 0
+    lines = [line for line in said.split("\r\x1b[K")[1:] if "\n" not in line]
+    assert lines and all(len(line) < 30 for line in lines), lines
+
+
 def test_generate_repeats_by_seed(run: Path) -> None:
     flags = ["generate", "--run", run, "--prompt", "import ", "--tokens", 30, "--device", "cpu"]
     first = contextpool_says(*flags, "--seed", 1)
@@ -163,31 +210,54 @@ def bad_inputs() -> list:
     return [
         ([], 2, ""),
         (["trian"], 2, 'did you mean "train"'),
+        (["zebra"], 2, 'unknown subcommand "zebra" (--help lists them)\n'),
+        (["train", "--xyzzy"], 2, "unknown option --xyzzy (--help lists them)\n"),
+        (["train", "--check"], 2, "did you mean --checkpoint-every"),
         (["train", "--run", "NEW"], 2, "--data FILE is needed"),
         (["train", "--data", "TEXT"], 2, "--run DIR is needed"),
         ([*train, "--modle", "tiny"], 2, "did you mean --model"),
-        ([*train, "--model", "cp-transfomer-12"], 1, 'did you mean "cp-transformer-12"'),
+        ([*train, "--model", "cp-transfomer-12"], 2, 'did you mean "cp-transformer-12"'),
         ([*train, "--preset", "spec-ml"], 2, 'did you mean "spec-lm"'),
-        ([*train, "--layout", "enwik9"], 1, 'did you mean "enwik8"'),
+        ([*train, "--layout", "enwik9"], 2, 'did you mean "enwik8"'),
         ([*train, "--layout", "enwik8"], 1, "TEXT"),
-        ([*train, "--schedule", "cosin"], 1, 'did you mean "cosine"'),
-        ([*train, "--placement", "after_atention"], 1, 'did you mean "after_attention"'),
-        ([*train, "--attention", "windw"], 1, 'did you mean "window"'),
-        ([*train, "--attention", "window", "--dilated-heads", "3"], 1, "dilated_heads must be from 0"),
-        ([*train, "--window-first", "64", "--window-last", "32"], 1, "window_first must be at most window_last, 32"),
-        ([*train, "--span-loss", "-1"], 1, "span_loss must not be negative"),
+        ([*train, "--schedule", "cosin"], 2, 'did you mean "cosine"'),
+        ([*train, "--placement", "after_atention"], 2, 'did you mean "after_attention"'),
+        ([*train, "--attention", "windw"], 2, 'did you mean "window"'),
+        ([*train, "--attention", "window", "--dilated-heads", "3"], 2, "dilated_heads must be from 0"),
+        ([*train, "--window-first", "64", "--window-last", "32"], 2, "window_first must be at most window_last, 32"),
+        ([*train, "--span-loss", "-1"], 2, "span_loss must not be negative"),
         ([*train, "--lr", "fast"], 2, "--lr"),
         ([*train, "--lr", "1e-3,1e-4", "--steps", "1,2,3"], 2, "--lr has 2 values for 3 stages"),
         ([*train, "--length", "1000000"], 1, "TEXT: the split"),
-        ([*train, "--device", "cuda:99"], 1, "cuda:99"),
+        ([*train, "--device", "cuda:99"], 2, "cuda:99"),
         ([*train, "--config", "TYPO"], 2, "TYPO: unknown key lenght; did you mean length"),
         ([*train, "--config", "MISSING"], 2, "MISSING"),
         ([*train, "--config", "SECTION"], 2, "SECTION: [train]"),
         ([*train, "--data", "MISSING"], 1, "MISSING: "),
         ([*train, "--data", "EMPTY"], 1, "EMPTY: is empty"),
         ([*train, "--data", "FOLDER"], 1, "FOLDER: "),
-        ([*train, "--run", "FOLDER"], 1, "FOLDER: exists already"),
-        ([*train, "--run", "MISSING", "--resume"], 2, "MISSING/config.toml"),
+        ([*train, "--run", "FOLDER"], 1, "FOLDER: exists already; it is no run: choose another name"),
+        ([*train, "--run", "MISSING", "--resume"], 2, "MISSING: there is no such run to resume; without --resume"),
+        ([*train, "--run", "FOLDER", "--resume"], 2, "FOLDER: there is no run in it to resume (it has no config.toml)"),
+        ([*train, "--unverified"], 2, "--unverified is for --resume"),
+        ([*train, "--batch", "0"], 2, "batch 0"),
+        ([*train, "--lr", "nan"], 2, "lr nan"),
+        ([*train, "--dropout", "1"], 2, "dropout must be in [0, 1)"),
+        ([*train, "--heads", "3"], 2, "heads"),
+        ([*train, "--model", "nope"], 2, 'unknown model "nope" (`contextpool models` lists them)'),
+        ([*train, "--device", "tpu"], 2, 'device is "tpu", expected auto, cpu'),
+        ([*train, "--layout", "xml"], 2, 'layout is "xml", expected one of bytes, letters, enwik8, text8\n'),
+        ([*train, "--threads", "-1"], 2, "threads is -1"),
+        ([*train, "--threads", "2000"], 2, "threads is 2000"),
+        ([*train, "--steps", "99999999999999999999"], 2, "--steps is 99999999999999999999, expected a whole number"),
+        ([*train, "--steps", "010"], 2, "--steps is 010"),
+        ([*train, "--seed", "-1"], 2, "seed is -1"),
+        ([*train, "--length", "9223372036854775807"], 2, "rows of 9223372036854775807 tokens has more than 1e+17"),
+        ([*train, "--checkpoint-minutes", "-1"], 2, "checkpoint-minutes is -1"),
+        ([*train, "--layers", "16000000"], 2, "choose a smaller model"),
+        ([*train, "--features", "16000000"], 2, "choose a smaller model"),
+        ([*train, "--batch", "1000000000"], 2, "choose a smaller --batch or --length"),
+        ([*train, "--data", "EMPTY", "--heads", "3"], 2, "heads"),
         (["eval", "--run", "MISSING"], 2, "MISSING"),
         (["eval"], 2, "--data"),
         (["eval", "--data", "TEXT"], 2, "--checkpoint"),
@@ -197,10 +267,16 @@ def bad_inputs() -> list:
         (["eval", "--checkpoint", "HUGE", "--data", "TEXT"], 1, "HUGE: "),
         (["eval", "--checkpoint", "OTHER", "--data", "TEXT"], 1, "OTHER: "),
         (["eval", "--checkpoint", "LIAR", "--data", "TEXT"], 1, "LIAR: "),
-        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--split", "tests"], 1, 'did you mean "test"'),
-        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--window", "4", "--step", "8"], 1, "leave tokens out"),
-        (["generate", "--checkpoint", "MODEL", "--temperature", "-1"], 1, "temperature"),
-        (["generate", "--checkpoint", "MODEL", "--prompt", ""], 1, "prompt"),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--split", "tests"], 2, 'did you mean "test"'),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--window", "4", "--step", "8"], 2, "leave tokens out"),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--window", "0"], 2, "--window is 0, expected at least 1"),
+        (["eval", "--checkpoint", "MODEL", "--data", "TEXT", "--protocol", "papr"], 2, 'did you mean "paper"'),
+        (["eval", "--run", "FOLDER", "--data", "TEXT", "--which", "bst"], 2, 'did you mean "best"'),
+        (["generate", "--checkpoint", "MODEL", "--top-k", "-3"], 2, "top_k must be 0 (all) or more, but is -3"),
+        (["generate", "--checkpoint", "MODEL", "--seed", "-1"], 2, "--seed is -1, expected a whole number"),
+        (["generate", "--checkpoint", "MODEL", "--device", "tpu"], 2, 'device is "tpu"'),
+        (["generate", "--checkpoint", "MODEL", "--temperature", "-1"], 2, "temperature"),
+        (["generate", "--checkpoint", "MODEL", "--prompt", ""], 2, "prompt"),
         (["models", "--length", "0"], 2, "--length"),
         (["inspect-checkpoint"], 2, "FILE"),
         (["inspect-checkpoint", "TRUNCATED"], 1, "TRUNCATED: "),
@@ -245,8 +321,9 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert {p: p.stat().st_mtime_ns for p in files["TYPO"].parent.rglob("*")} == before
 
 
-def test_help_is_there() -> None:
-    assert "inspect-checkpoint" in contextpool_says("--help")
-    for name in ("train", "eval", "generate", "models", "inspect-checkpoint"):
-        assert "--help" in contextpool_says(name, "--help")
+def test_help_and_version_are_there() -> None:
+    assert "inspect-checkpoint" in contextpool_says("--help") == contextpool_says("help")
+    for name in ("train", "eval", "generate", "models", "inspect-checkpoint", "doctor"):
+        assert "--help" in contextpool_says(name, "--help") == contextpool_says("help", name)
+    assert re.fullmatch(r"contextpool \d+\.\d+\.\d+, torch \d+\.\d+\.\S+\n", contextpool_says("--version"))
     assert "--pool-initial-sigma" in contextpool_says("train", "--help")

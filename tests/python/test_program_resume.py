@@ -21,10 +21,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     return run
 
 
-def interrupt(run: Path, text: Path, how: signal.Signals) -> tuple[int, str]:
-    """Trains until there is a first checkpoint, then sends the signal."""
+def interrupt(run: Path, text: Path, how: signal.Signals, checkpoints: int = 1) -> tuple[int, str]:
+    """Trains until there are so many checkpoints, then sends the signal."""
     process = start("train", "--run", run, "--data", text, *RECIPE)
-    while not list(run.glob("checkpoints/step-*")):
+    while len(list(run.glob("checkpoints/step-*"))) < checkpoints:
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(how)
@@ -41,7 +41,7 @@ def test_after_kill_9(tmp_path: Path, text: Path, whole: Path) -> None:
     assert_same_run(whole, run, STEPS)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_after_a_signal_that_saves(tmp_path: Path, text: Path, whole: Path, how: signal.Signals) -> None:
     run = tmp_path / "run"
     status, output = interrupt(run, text, how)
@@ -53,9 +53,77 @@ def test_after_a_signal_that_saves(tmp_path: Path, text: Path, whole: Path, how:
     assert_same_run(whole, run, STEPS)
 
 
+def test_saves_when_nobody_reads_its_output_any_more(tmp_path: Path, text: Path, whole: Path) -> None:
+    run = tmp_path / "run"
+    process = start("train", "--run", run, "--data", text, *RECIPE, "--print-every", 1)
+    while not list(run.glob("checkpoints/step-*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.stdout.close()
+    assert process.wait() == 128 + signal.SIGPIPE
+    newest = max(int(p.name[5:]) for p in run.glob("checkpoints/step-*"))
+    assert newest == log(run)[-1]["step"] < STEPS
+    contextpool_says("train", "--run", run, "--resume")
+    assert_same_run(whole, run, STEPS)
+
+
+def test_refuses_where_no_manifest_can_be_read_and_keeps_all(tmp_path: Path, text: Path, whole: Path) -> None:
+    run = tmp_path / "run"
+    interrupt(run, text, signal.SIGTERM, checkpoints=2)
+    for manifest in run.glob("checkpoints/step-*/MANIFEST.json"):
+        manifest.write_bytes(b"")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    done = call("train", "--run", run, "--resume")
+    assert done.returncode == 1 and "no checkpoint passes verification (step-" in done.stderr
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert "--unverified" in done.stderr
+    assert "resumed from" in contextpool_says("train", "--run", run, "--resume", "--unverified")
+    assert_same_run(whole, run, STEPS)
+
+
+def test_the_text_may_move_but_not_change(tmp_path: Path, text: Path, whole: Path) -> None:
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    moved.write_bytes(text.read_bytes())
+    interrupt(run, moved, signal.SIGTERM)
+    moved.rename(tmp_path / "elsewhere")
+    gone = call("train", "--run", run, "--resume")
+    assert gone.returncode == 1 and str(moved) in gone.stderr
+    (tmp_path / "grown").write_bytes(text.read_bytes() + b"more")
+    other = call("train", "--run", run, "--resume", "--data", tmp_path / "grown")
+    assert other.returncode == 1 and "not the text of this run" in other.stderr and "it has grown" in other.stderr
+    contextpool_says("train", "--run", run, "--resume", "--data", tmp_path / "elsewhere")
+    assert_same_run(whole, run, STEPS)
+    assert f'data = "{tmp_path / "elsewhere"}"' in (run / "config.toml").read_text()
+
+
+def test_a_finished_run_says_so_and_stays(whole: Path) -> None:
+    before = {p: p.read_bytes() for p in whole.rglob("*") if p.is_file()}
+    for flags in ([], ["--batch", "4"]):
+        assert f"finished already, at step {STEPS}" in contextpool_says("train", "--run", whole, "--resume", *flags)
+    assert {p: p.read_bytes() for p in whole.rglob("*") if p.is_file()} == before
+
+
+def test_an_option_that_the_run_left_to_its_model_is_named(whole: Path) -> None:
+    done = call("train", "--run", whole, "--resume", "--taps", "3")
+    assert done.returncode == 2 and "the run has --taps 15, not 3" in done.stderr
+    assert "finished already" in contextpool_says("train", "--run", whole, "--resume", "--taps", "15")
+
+
+def test_a_removed_folder_ends_the_run_without_saying_saved(tmp_path: Path, text: Path) -> None:
+    run = tmp_path / "run"
+    process = start("train", "--run", run, "--data", text, *RECIPE, "--steps", "100000")
+    while not list(run.glob("checkpoints/step-*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    run.rename(tmp_path / "gone")
+    said = process.communicate()[0]
+    assert process.returncode == 1 and "was removed or replaced" in said and "saved" not in said
+    assert not run.exists()
+
+
 def test_falls_back_from_a_flipped_byte_and_says_so(tmp_path: Path, text: Path, whole: Path) -> None:
     run = tmp_path / "run"
-    interrupt(run, text, signal.SIGTERM)
+    interrupt(run, text, signal.SIGTERM, checkpoints=2)
     steps = sorted(int(p.name[5:]) for p in run.glob("checkpoints/step-*"))
     broken = run / "checkpoints" / f"step-{steps[-1]}" / "optimizer.safetensors"
     data = bytearray(broken.read_bytes())
