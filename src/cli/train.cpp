@@ -142,7 +142,8 @@ std::vector<train::Stage> stages_of(const TrainFlags& f) {
 
 // The words of a model option that a run left to its named model.
 std::vector<std::string> words_of_model(const std::string& model, const std::string& option) {
-  const auto value = to_json(contextpool::models::find_language_model(model).options).at(option);
+  const auto options = contextpool::models::to_json(contextpool::models::find_language_model(model).options);
+  const auto value = nlohmann::json::parse(options).at(option);
   return {value.is_string() ? value.get<std::string>() : value.dump()};
 }
 

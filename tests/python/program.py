@@ -20,9 +20,10 @@ SMALL = ["--layers", "1", "--features", "16", "--heads", "2", "--feedforward", "
 SHORT = ["--length", "32", "--batch", "2", "--device", "cpu", "--eval-tokens", "200"]
 
 
-def call(*arguments: object) -> subprocess.CompletedProcess:
+def call(*arguments: object, **environment: str) -> subprocess.CompletedProcess:
     command = [str(PROGRAM), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, errors="replace")
+    variables = {**ENVIRONMENT, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=variables, errors="replace")
 
 
 def contextpool_says(*arguments: object) -> str:

@@ -327,3 +327,14 @@ def test_help_and_version_are_there() -> None:
         assert "--help" in contextpool_says(name, "--help") == contextpool_says("help", name)
     assert re.fullmatch(r"contextpool \d+\.\d+\.\d+, torch \d+\.\d+\.\S+\n", contextpool_says("--version"))
     assert "--pool-initial-sigma" in contextpool_says("train", "--help")
+
+
+def test_doctor_says_what_there_is_and_what_is_wrong() -> None:
+    said = contextpool_says("doctor")
+    rows = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in said.splitlines()}
+    assert rows.keys() >= {"version", "build", "CPU", "kernels", "memory", "threads", "GPU", "check"}
+    assert rows["version"] == contextpool_says("--version").strip()
+    assert "agrees with its formula" in rows["check"]
+    many = call("doctor", OMP_NUM_THREADS="4000", CONTEXTPOOL_CPU="portable")
+    assert many.returncode == 0 and "kernels   portable (by CONTEXTPOOL_CPU)" in many.stdout
+    assert re.search(r"problem   4000 threads for \S+ cores.*OMP_NUM_THREADS=\d", many.stdout)
