@@ -1,5 +1,6 @@
 """What of PyTorch works with the modules and what is refused, as docs/module.md says: compiling under autocast,
-torch.func, forward-mode and second derivatives, TorchScript, ONNX, checkpointing, hooks and parameters that come and go."""
+torch.func, forward-mode and second derivatives, TorchScript, ONNX, checkpointing, hooks and parameters that come and
+go."""
 
 import io
 from collections.abc import Callable
@@ -167,6 +168,94 @@ def test_hooks_see_and_change_what_passes() -> None:
         assert name in seen and "back " + name in seen, name
     block.context_pool.register_forward_hook(lambda module, inputs, y: y * 0)
     torch.testing.assert_close(block(x, rotation), x + block.feedforward(block.norm2(x)))
+
+
+POOLS = [
+    pytest.param(lambda o=options: scattered(ContextPool1d(D, **o)), (2, 20, D), id=f"1d-{word}")
+    for word, options in {
+        "conv": {},
+        "causal": {"causal": True, "reference_length": 20},
+        "mlp": {"predictor": "mlp"},
+        "groups": {"groups": 2},
+        "nonlocal": {"weights": "nonlocal"},
+        "paper": {"size_range": 0},
+    }.items()
+] + [
+    pytest.param(lambda o=options: scattered(ContextPool2d(D, **o)), (2, D, 6, 7), id=f"2d-{word}")
+    for word, options in {"conv": {}, "mlp": {"predictor": "mlp"}}.items()
+]
+EACH_POOL = pytest.mark.parametrize(("make", "shape"), POOLS)
+
+
+def leaves_of(pool: nn.Module) -> dict[str, nn.Module]:
+    return {name: layer for name, layer in pool.named_modules() if list(layer.parameters(recurse=False))}
+
+
+@EACH_POOL
+def test_every_layers_hooks_fire_once(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    pool, seen = make(), []
+    for name, layer in leaves_of(pool).items():
+        layer.register_forward_hook(lambda *_, name=name: seen.append(name))
+    pool(torch.randn(shape).double())
+    assert sorted(seen) == sorted(leaves_of(pool))
+
+
+@EACH_POOL
+def test_parameters_may_be_away_between_the_layers_calls(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """As accelerate's cpu_offload does: each layer has its parameters while it is called, and else none."""
+    pool, x = make().requires_grad_(False), torch.randn(shape).double()
+    expected = pool(x)
+    for layer in leaves_of(pool).values():
+        kept = dict(layer.named_parameters(recurse=False))
+
+        def put(values: dict[str, Tensor], layer: nn.Module = layer) -> None:
+            for name, value in values.items():
+                setattr(layer, name, nn.Parameter(value, requires_grad=False))
+
+        away = {name: value.to("meta") for name, value in kept.items()}
+        layer.register_forward_pre_hook(lambda *_, put=put, kept=kept: put(kept))
+        layer.register_forward_hook(lambda *_, put=put, away=away: put(away))
+        put(away)
+    torch.testing.assert_close(pool(x), expected)
+
+
+class Adapted(nn.Module):
+    """A layer and its low-rank adapter, built from the layer's own class and attributes as peft's LoRA builds it."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        kind, self.base = type(base), base
+        if isinstance(base, nn.Linear):
+            self.a, self.b = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        else:
+            one = (1,) * len(base.kernel_size)
+            self.a = kind(base.in_channels, 2, base.kernel_size, base.stride, base.padding, bias=False)
+            self.b = kind(2, base.out_channels, one, one, bias=False)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.base.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.b(self.a(x))
+
+
+@EACH_POOL
+def test_adapters_of_layers_count_and_learn(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    pool, x = make().requires_grad_(False), torch.randn(shape).double()
+    expected = pool(x)
+    for name, layer in leaves_of(pool).items():
+        parent, _, own = name.rpartition(".")
+        setattr(pool.get_submodule(parent), own, Adapted(layer).double())
+    assert not torch.allclose(pool(x), expected)
+    pool(x).square().sum().backward()
+    trained = [p for p in pool.parameters() if p.requires_grad]
+    assert len(trained) == 2 * len([m for m in pool.modules() if isinstance(m, Adapted)])
+    assert all(p.grad.abs().max() > 0 for p in trained)
 
 
 def test_a_module_built_on_the_meta_device_takes_its_weights_later() -> None:

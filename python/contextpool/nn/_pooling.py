@@ -105,8 +105,8 @@ def at_targets(stride: tuple[int, int], values: Tensor) -> Tensor:
 def predicted_sizes(options: Options, channels: Tensor, padded: Tensor | None, length: float | Tensor) -> Tensor:
     """sigma of the predicted channels ``[B, channels, tokens]``: ``[B, G, tokens]``. length: n, or ``[B, 1, 1]``.
 
-    With bounded sizes ``sigma = L sigmoid(c + size)``, ``L = max(r n, 2 initial_sigma)`` and c such that a size channel of
-    0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in [0, 1] as size_norm says.
+    With bounded sizes ``sigma = L sigmoid(c + size)``, ``L = max(r n, 2 initial_sigma)`` and c such that a size channel
+    of 0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in [0, 1] as size_norm says.
     """
     if not options.bounded_sizes:
         return _normalized_sizes(options, channels, padded) * (options.ratio * length)

@@ -1,11 +1,16 @@
 """m(X): the two small layers that say how much each token counts and how far it looks.
 
-``channels = layer2(gelu(layer1(x)))``, exact gelu; both layers convolutions ("conv") or per token ("mlp"). Padded tokens
-are 0 before each layer, as what lies beyond the ends is. With R = size_range the size channel is
+``channels = layer2(gelu(layer1(x)))``, exact gelu; both layers convolutions ("conv") or per token ("mlp"). Padded
+tokens are 0 before each layer, as what lies beyond the ends is. With R = size_range the size channel is
 ``bias + R tanh((channel - bias) / R)``: the learnt size, and a bounded part that depends on the token.
+
+The layers are torch's own kinds, built and called as those are, and nothing reads their parameters from outside in a
+forward pass: hooks fire, adapters wrap them, and their parameters may be away in between.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +33,7 @@ def weight_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def row_convolution(x: Tensor, weight: Tensor, bias: Tensor, left: int) -> Tensor:
+def row_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: int) -> Tensor:
     """A convolution along a row as one matrix product and a sum of shifted rows.
 
     Row i of the product is made of token i alone, so to the bit nothing reaches a token from where no tap looks, and x
@@ -37,59 +42,71 @@ def row_convolution(x: Tensor, weight: Tensor, bias: Tensor, left: int) -> Tenso
     outputs, _, taps = weight.shape
     product = x @ weight.permute(1, 2, 0).flatten(1)
     if taps == 1:
-        return product + bias
+        return product if bias is None else product + bias
     rows = F.pad(product, (0, 0, left, taps - 1 - left))
-    total = bias
+    total = rows.new_zeros(()) if bias is None else bias
     for k in range(taps):
         total = total + rows[:, k : k + x.shape[1], k * outputs : (k + 1) * outputs]
     return total
 
 
-class RowConvolution(nn.Conv1d):
-    """A Conv1d whose outputs are as many as its inputs, ``[B, I, N] -> [B, O, N]``; causal: no tap looks ahead."""
+class Bounded:
+    """What the last layer has beside torch's: its last ``groups`` channels, the sizes, stay within ``size_range`` of
+    their bias. Infinite: no bound."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, causal: bool) -> None:
-        super().__init__(inputs, outputs, kernel, padding=kernel - 1 if causal else kernel // 2)
+    groups: int = 1
+    size_range: float = math.inf
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = _in_dtype_of(x, self)
-        return row_convolution(x.transpose(1, 2), weight, bias, int(self.padding[0])).transpose(1, 2)
-
-
-class MapConvolution(nn.Conv2d):
-    """A Conv2d whose outputs are as many as its inputs."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
-        super().__init__(inputs, outputs, kernel, padding=kernel // 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = _in_dtype_of(x, self)
-        return F.conv2d(x, weight, bias, padding=self.padding)
+    def bounded(self, channels: Tensor, bias: Tensor | None) -> Tensor:
+        """``[..., channels]`` to the same."""
+        if math.isinf(self.size_range) or bias is None:
+            return channels
+        learnt, sizes = bias[-self.groups :], channels[..., -self.groups :]
+        sizes = learnt + self.size_range * torch.tanh((sizes - learnt) / self.size_range)
+        return torch.cat((channels[..., : -self.groups], sizes), -1)
 
 
-class PerToken(nn.Linear):
-    """A Linear over the channels of each token, ``[B, I, ...] -> [B, O, ...]``."""
+class RowConvolution(nn.Conv1d, Bounded):
+    """A Conv1d ``[B, I, N] -> [B, O, N]`` of which ``padding`` taps look back and the others ahead."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = _in_dtype_of(x, self)
-        if x.dim() == 3:
-            return row_convolution(x.transpose(1, 2), weight.unsqueeze(-1), bias, 0).transpose(1, 2)
-        return F.conv2d(x, weight[:, :, None, None], bias)
+        y = row_convolution(x.transpose(1, 2), weight, bias, int(self.padding[0]))
+        return self.bounded(y, bias).transpose(1, 2)
+
+
+class MapConvolution(nn.Conv2d, Bounded):
+    """A Conv2d ``[B, I, H, W] -> [B, O, H, W]``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = _in_dtype_of(x, self)
+        y = F.conv2d(x, weight, bias, padding=self.padding)
+        return self.bounded(y.movedim(1, -1), bias).movedim(-1, 1)
+
+
+class PerToken(nn.Linear, Bounded):
+    """A Linear ``[..., I] -> [..., O]``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = _in_dtype_of(x, self)
+        y = row_convolution(x.flatten(1, -2), weight.unsqueeze(-1), bias, 0)
+        return self.bounded(y, bias).reshape(*x.shape[:-1], self.out_features)
 
 
 Layer = RowConvolution | MapConvolution | PerToken
 
 
-def _in_dtype_of(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+def _in_dtype_of(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor | None]:
     """The layer's parameters; in float32 (float64) beside such x, since a layer in half precision may stand there."""
-    assert layer.bias is not None
-    if x.dtype not in (torch.float32, torch.float64) or x.dtype == layer.weight.dtype:
-        return layer.weight, layer.bias
-    return layer.weight.to(x.dtype), layer.bias.to(x.dtype)
+    weight, bias = layer.weight, layer.bias
+    if x.dtype not in (torch.float32, torch.float64) or x.dtype == weight.dtype:
+        return weight, bias
+    return weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
 
 
 class Predictor(nn.Module):
-    """``x [B, N, D] -> [B, N, channels]`` or ``x [B, C, H, W] -> [B, channels, H, W]``, in float32 (float64 for such x).
+    """``x [B, N, D] -> [B, N, channels]`` or ``x [B, C, H, W] -> [B, channels, H, W]``, in float32 (float64 for such
+    x).
 
     The weights of the groups come first, then their sizes. The second layer is computed in float32 under autocast too.
     """
@@ -102,18 +119,22 @@ class Predictor(nn.Module):
         widths = (options.features, options.hidden, options.channels)
         for name, inputs, outputs in zip(names, widths, widths[1:]):
             setattr(self, name, self._layer(inputs, outputs))
+        if options.bounded_sizes and options.predicts_sizes:
+            self.layers[1].groups, self.layers[1].size_range = options.groups, options.size_range
         self.reset_sizes()
 
     def _layer(self, inputs: int, outputs: int) -> Layer:
+        kernel = self.options.kernel
         if self.mlp:
             return PerToken(inputs, outputs)
         if self.dims == 1:
-            return RowConvolution(inputs, outputs, self.options.kernel, self.options.causal)
-        return MapConvolution(inputs, outputs, self.options.kernel)
+            return RowConvolution(inputs, outputs, kernel, padding=kernel - 1 if self.options.causal else kernel // 2)
+        return MapConvolution(inputs, outputs, kernel, padding=kernel // 2)
 
     @property
     def layers(self) -> tuple[Layer, Layer]:
-        return (self.fc1, self.fc2) if self.mlp else (self.conv1, self.conv2)
+        first, second = (self.fc1, self.fc2) if self.mlp else (self.conv1, self.conv2)
+        return cast(Layer, first), cast(Layer, second)
 
     @property
     def reach(self) -> int:
@@ -139,19 +160,19 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor, padded: Tensor | None) -> Tensor:
         first, second = self.layers
-        h = F.gelu(first(x.transpose(1, 2) if self.dims == 1 else x))
+        h = F.gelu(first(self._to_layers(x)))
         if padded is not None:
-            h = h.masked_fill(padded.unsqueeze(1), 0)
+            h = h.masked_fill(padded.unsqueeze(-1 if self.mlp else 1), 0)
         with no_autocast(x):
-            channels = self._bounded(second(h.to(weight_dtype(x))))
-            return channels.transpose(1, 2) if self.dims == 1 else channels
+            return self._from_layers(second(h.to(weight_dtype(x))))
 
-    def _bounded(self, channels: Tensor) -> Tensor:
-        """The channels ``[B, channels, ...]`` with the sizes' part that depends on the token within size_range."""
-        options, bias = self.options, self.layers[1].bias
-        if not (options.bounded_sizes and options.predicts_sizes) or bias is None:
-            return channels
-        learnt = bias[-options.groups :].to(channels.dtype).view(-1, *[1] * self.dims)
-        sizes = channels[:, -options.groups :]
-        sizes = learnt + options.size_range * torch.tanh((sizes - learnt) / options.size_range)
-        return torch.cat((channels[:, : -options.groups], sizes), 1)
+    def _to_layers(self, x: Tensor) -> Tensor:
+        """A Linear has its channels last, convolutions theirs second."""
+        if self.mlp:
+            return x.movedim(1, -1) if self.dims == 2 else x
+        return x.transpose(1, 2) if self.dims == 1 else x
+
+    def _from_layers(self, channels: Tensor) -> Tensor:
+        if self.mlp:
+            return channels.movedim(-1, 1) if self.dims == 2 else channels
+        return channels.transpose(1, 2) if self.dims == 1 else channels
