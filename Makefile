@@ -12,7 +12,8 @@ demo: build ## trains three small language models on this machine and compares t
 build: build/build.ninja ## the library; then .venv/bin/python can import contextpool
 	cmake --build --preset default $(JOBS:%=-j%)
 
-test: build cuda ## every test, C++ and Python; where there is nvcc, the CUDA sources are compiled too
+test: build cuda ## format and types, then every test, C++ and Python; where there is nvcc, the CUDA sources are compiled
+	scripts/lint.sh quick
 	.venv/bin/python scripts/test.py
 
 check: build ## everything slow: lint, sanitizers, fuzzing, other CPUs; a line for each

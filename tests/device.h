@@ -23,6 +23,12 @@ inline bool on_cpu() { return device().is_cpu(); }
 
 inline torch::Tensor there(const torch::Tensor& t) { return t.to(device()); }
 
+template <typename Module>
+Module on_device(Module module) {
+  module->to(device());
+  return module;
+}
+
 // Autocast to bfloat16 on that device while it lives.
 class BFloat16 {
  public:

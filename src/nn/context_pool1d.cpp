@@ -20,8 +20,8 @@ void check_input(const ContextPoolOptions& options, const Tensor& x) {
 // sigma_i of the predicted channels [B, channels, N]; 0 at padded tokens.
 Tensor row_sizes(const ContextPoolOptions& options, const Tensor& channels, const Tensor& padded) {
   if (!predicts_sizes(options)) return {};
-  auto length = torch::scalar_tensor(options.reference_length > 0 ? options.reference_length : channels.size(2),
-                                     torch::kDouble);
+  auto length =
+      torch::scalar_tensor(options.reference_length > 0 ? options.reference_length : channels.size(2), torch::kDouble);
   if (padded.defined() && options.reference_length == 0) {
     length = padded.logical_not().sum(1).to(channels.scalar_type()).view({-1, 1, 1});
   }

@@ -42,9 +42,8 @@ Tensor window(const ContextPoolOptions& options, const Places& places, const Ten
 
 // The farthest source of a window of bounded reach.
 int64_t reach(const ContextPoolOptions& options) {
-  return static_cast<int64_t>(std::ceil(options.locality == "fixed_window"
-                                            ? options.window
-                                            : reference_limit(options) + kRamp));
+  return static_cast<int64_t>(
+      std::ceil(options.locality == "fixed_window" ? options.window : reference_limit(options) + kRamp));
 }
 
 // Windows of bounded reach, one source of every target at a time: work in proportion to the window, not to the row.

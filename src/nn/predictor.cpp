@@ -75,9 +75,8 @@ void PredictorImpl::reset_sizes() {
   }
   const auto first_size = weight.size(0) - options_.groups;
   weight.slice(0, first_size).zero_();
-  bias.slice(0, first_size).fill_(options_.size_norm == "softmax" || bounded_sizes(options_)
-                                       ? 0.0
-                                       : std::log(share / (1 - share)));
+  bias.slice(0, first_size)
+      .fill_(options_.size_norm == "softmax" || bounded_sizes(options_) ? 0.0 : std::log(share / (1 - share)));
 }
 
 int64_t PredictorImpl::reach() const { return options_.predictor == "mlp" ? 0 : 2 * (options_.kernel - 1); }

@@ -199,8 +199,7 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
 
 inline std::string words(const nn::ContextPoolOptions& o) {
   return o.predictor + " " + o.weights + " " + o.locality + " " + o.size_norm + " groups " + std::to_string(o.groups) +
-         (o.size_range > 0 ? " bounded" : "") +
-         (o.causal ? " causal" : "");
+         (o.size_range > 0 ? " bounded" : "") + (o.causal ? " causal" : "");
 }
 
 // Parameters away from their start, in float64 on the tests' device, so that every one of them has a say.

@@ -139,12 +139,12 @@ TEST(ContextPool, ParametersHaveTheNamesOfPython) {
 TEST(ContextPool, StartsAtTheInitialSigmaAtAnyLength) {
   for (const int64_t length : {1, 10, 32, 4096}) {
     for (const int64_t reference_length : {int64_t{0}, length}) {
-      auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .reference_length = reference_length});
+      auto pool = on_device(ContextPool1d(ContextPoolOptions{.features = 6, .reference_length = reference_length}));
       const auto sigma = [&](const contextpool::nn::Padding& padding) {
         return pool->forward_with_windows(random({2, length, 6}, torch::kFloat), padding).second.sigma;
       };
       EXPECT_LT(difference(sigma({}), torch::full({2, length}, 4.0)), 1e-5);
-      EXPECT_LT(difference(sigma(torch::full({2}, (length + 1) / 2, torch::kLong)).slice(1, 0, (length + 1) / 2),
+      EXPECT_LT(difference(sigma(there(torch::full({2}, (length + 1) / 2, torch::kLong))).slice(1, 0, (length + 1) / 2),
                            torch::full({2, (length + 1) / 2}, 4.0)),
                 1e-5);
       // A model that draws all parameters itself and knows nothing of sizes.
@@ -155,18 +155,20 @@ TEST(ContextPool, StartsAtTheInitialSigmaAtAnyLength) {
     }
   }
   for (const int64_t side : {7, 14, 56}) {
-    const auto sigma = ContextPool2d(ContextPool2dOptions(6))->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
+    auto pool = on_device(ContextPool2d(ContextPool2dOptions(6)));
+    const auto sigma = pool->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
     EXPECT_LT(difference(sigma, torch::full({1, side, side}, 0.5)), 1e-6);
   }
 }
 
 TEST(ContextPool, SizesStayWithinTheirRangeOfTheLearntOne) {
-  auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .size_range = 0.3});
+  auto pool = on_device(ContextPool1d(ContextPoolOptions{.features = 6, .size_range = 0.3}));
   for (auto& parameter : pool->parameters()) parameter.data().normal_(0, 3);
   const auto x = random({2, 5000, 6}, torch::kFloat);
   const auto bias = pool->named_parameters()["predictor.conv2.bias"][1].item<double>();
   const auto logit = [](const torch::Tensor& share) { return torch::log(share / (1 - share)); };
-  const auto found = logit(pool->forward_with_windows(x).second.sigma.to(torch::kDouble) / 500) - bias - std::log(4.0 / 496);
+  const auto found =
+      logit(pool->forward_with_windows(x).second.sigma.to(torch::kDouble) / 500) - bias - std::log(4.0 / 496);
   EXPECT_NEAR(found.max().item<double>(), 0.3, 1e-3);
   EXPECT_NEAR(found.min().item<double>(), -0.3, 1e-3);
 }
@@ -178,8 +180,7 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
         ContextPoolOptions options{.features = 6, .size_norm = size_norm, .size_range = 0};
         options.reference_length = own ? 0 : length;
         options.usual_length = own ? length : 1024;
-        auto pool = ContextPool1d(options);
-        pool->to(device());
+        auto pool = on_device(ContextPool1d(options));
         EXPECT_LT(difference(pool->forward_with_windows(random({2, length, 6}, torch::kFloat)).second.sigma,
                              torch::full({2, length}, expected)),
                   1e-5);
@@ -196,8 +197,7 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
       options.size_range = 0;
       options.usual_length = side;
       options.stride = {2, 1};
-      auto pool = ContextPool2d(options);
-      pool->to(device());
+      auto pool = on_device(ContextPool2d(options));
       const auto sigma = pool->forward_with_windows(random({1, 6, side, side}, torch::kFloat)).second.sigma;
       EXPECT_LT(difference(sigma, torch::full({1, (side + 1) / 2, side}, expected)), 1e-6);
     }
@@ -205,8 +205,7 @@ TEST(ContextPool, ThePapersSizesStartAtTheInitialSigma) {
 }
 
 TEST(ContextPool, SizesBySoftmaxStartAlikeAndSumToOne) {
-  auto pool = ContextPool1d(ContextPoolOptions{.features = 6, .size_norm = "softmax"});
-  pool->to(device());
+  auto pool = on_device(ContextPool1d(ContextPoolOptions{.features = 6, .size_norm = "softmax"}));
   const auto sigma =
       pool->forward_with_windows(random({2, 25, 6}, torch::kFloat), there(torch::tensor({25, 10}))).second.sigma;
   EXPECT_LT(difference(sigma[0], torch::full({25}, 0.1)), 1e-6);
@@ -214,23 +213,17 @@ TEST(ContextPool, SizesBySoftmaxStartAlikeAndSumToOne) {
   EXPECT_EQ(sigma[1].slice(0, 10).abs().max().item<float>(), 0);
 }
 
-ContextPool1d on_device(const ContextPoolOptions& options) {
-  auto pool = ContextPool1d(options);
-  pool->to(device());
-  return pool;
-}
-
 TEST(ContextPool, RandomPlacesAreUniform) {
   // Where 1000 targets look, in 8 equal parts of the row: 8 places each, chi-square with 7 degrees of freedom.
   ContextPoolOptions options{.features = 1000, .weights = "uniform", .locality = "random_sparse"};
   const auto x = there(torch::eye(1000)).unsqueeze(0);
-  const auto looked = (on_device(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
+  const auto looked = (on_device(ContextPool1d(options))(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
   const auto parts = looked.sum(0).view({8, 125}).sum(1);
   const auto expected = parts.mean();
   EXPECT_NEAR(expected.item<double>(), 995, 5) << "a place drawn twice counts once";
   EXPECT_LT(((parts - expected).square() / expected).sum().item<double>(), 24.3) << "p = 0.001";
   options.layer = 1;
-  const auto other = (on_device(options)(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
+  const auto other = (on_device(ContextPool1d(options))(x)[0] > 0).to(torch::kDouble).fill_diagonal_(0);
   EXPECT_LT((looked * other).sum().item<double>(), 120) << "another layer looks elsewhere";
 }
 
@@ -265,8 +258,7 @@ TEST(ContextPool, RefusesWhatCannotWork) {
 }
 
 TEST(ContextPool, RefusesInputsOfTheWrongShape) {
-  auto pool = ContextPool1d(8);
-  pool->to(device());
+  auto pool = on_device(ContextPool1d(8));
   const auto ones = [](torch::IntArrayRef sizes, torch::ScalarType type = torch::kFloat) {
     return there(torch::ones(sizes, type));
   };
@@ -309,8 +301,7 @@ TEST(ContextPool, StandsInASequential) {
 TEST(ContextPool, HalfPrecisionStaysCloseAndKeepsSizesInFloat32) {
   for (const auto* locality : {"gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"}) {
     SCOPED_TRACE(locality);
-    auto pool = ContextPool1d(ContextPoolOptions{.features = 16, .locality = locality, .usual_length = 40});
-    pool->to(device());
+    auto pool = on_device(ContextPool1d(ContextPoolOptions{.features = 16, .locality = locality, .usual_length = 40}));
     const auto x = random({2, 40, 16}, torch::kFloat);
     const auto expected = pool(x);
     pool->to(torch::kBFloat16);
@@ -324,8 +315,7 @@ TEST(ContextPool, HalfPrecisionStaysCloseAndKeepsSizesInFloat32) {
 TEST(ContextPool, UnderAutocastSizesAndOutputsStayFloat32) {
   for (const auto* weights : {"softmax", "unnormalized", "nonlocal"}) {
     SCOPED_TRACE(weights);
-    auto pool = ContextPool1d(ContextPoolOptions{.features = 16, .weights = weights, .usual_length = 40});
-    pool->to(device());
+    auto pool = on_device(ContextPool1d(ContextPoolOptions{.features = 16, .weights = weights, .usual_length = 40}));
     const auto x = random({2, 40, 16}, torch::kFloat);
     const auto expected = pool(x);
     const BFloat16 autocast;
