@@ -111,11 +111,6 @@ class Predictor(nn.Module):
     The weights of the groups come first, then their sizes. The second layer is computed in float32 under autocast too.
     """
 
-    fc1: Layer
-    fc2: Layer
-    conv1: Layer
-    conv2: Layer
-
     def __init__(self, options: Options, dims: int) -> None:
         super().__init__()
         self.options, self.dims = options, dims
