@@ -8,7 +8,6 @@ The layers are torch's own kinds, built and called as those are, and nothing rea
 forward pass: hooks fire, adapters wrap them, and their parameters may be away in between.
 """
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -51,19 +50,19 @@ def row_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: int) -
 
 
 class Bounded:
-    """What the last layer has beside torch's: its last ``groups`` channels, the sizes, stay within ``size_range`` of
-    their bias. Infinite: no bound."""
+    """What the last layer has beside torch's: its last channels, the sizes of the groups, stay within size_range of
+    their bias, where there are such options."""
 
-    groups: int = 1
-    size_range: float = math.inf
+    sizes: Options | None = None  # whole: torch.compile would take a number by itself for one that changes
 
     def bounded(self, channels: Tensor, bias: Tensor | None) -> Tensor:
         """``[..., channels]`` to the same."""
-        if math.isinf(self.size_range) or bias is None:
+        if self.sizes is None or bias is None:
             return channels
-        learnt, sizes = bias[-self.groups :], channels[..., -self.groups :]
-        sizes = learnt + self.size_range * torch.tanh((sizes - learnt) / self.size_range)
-        return torch.cat((channels[..., : -self.groups], sizes), -1)
+        groups, reach = self.sizes.groups, self.sizes.size_range
+        learnt = bias[-groups:]
+        sizes = learnt + reach * torch.tanh((channels[..., -groups:] - learnt) / reach)
+        return torch.cat((channels[..., :-groups], sizes), -1)
 
 
 class RowConvolution(nn.Conv1d, Bounded):
@@ -120,7 +119,7 @@ class Predictor(nn.Module):
         for name, inputs, outputs in zip(names, widths, widths[1:]):
             setattr(self, name, self._layer(inputs, outputs))
         if options.bounded_sizes and options.predicts_sizes:
-            self.layers[1].groups, self.layers[1].size_range = options.groups, options.size_range
+            self.layers[1].sizes = options
         self.reset_sizes()
 
     def _layer(self, inputs: int, outputs: int) -> Layer:
