@@ -165,7 +165,7 @@ def test_steps_give_what_the_whole_row_gives() -> None:
         with torch.no_grad():
             y = torch.cat([pool.step(part, cache) for part in x.split([1, 1, 1, 9, 1, 30, 26, 1], 1)], 1)
         assert cache.length == 70
-        torch.testing.assert_close(y, pool(x), rtol=1e-5, atol=1e-5, msg=lambda m: f"{options}\n{m}")
+        torch.testing.assert_close(y, pool(x), rtol=1e-5, atol=5e-5, msg=lambda m: f"{options}\n{m}")
 
 
 def test_padding_changes_nothing() -> None:
@@ -181,7 +181,7 @@ def test_padding_changes_nothing() -> None:
         assert (y[~mask] == 0).all()
         for row, n in enumerate(lengths.tolist()):
             alone = pool(x[row : row + 1, :n])[0]
-            torch.testing.assert_close(y[row, :n], alone, rtol=1e-5, atol=1e-5, msg=lambda m: f"{options}\n{m}")
+            torch.testing.assert_close(y[row, :n], alone, rtol=1e-5, atol=5e-5, msg=lambda m: f"{options}\n{m}")
         y.square().sum().backward()
         assert all(p.grad.isfinite().all() for p in pool.parameters()), options
         assert padded.grad.isfinite().all() and (padded.grad[~mask] == 0).all()
@@ -193,8 +193,8 @@ def test_batch_order_and_size_change_nothing() -> None:
         pool = scattered(ContextPool1d(8, **options), torch.float32)
         x = torch.randn(5, 33, 8)
         y = pool(x)
-        torch.testing.assert_close(pool(x[order]), y[order], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(pool(x[3:4]), y[3:4], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(pool(x[order]), y[order], rtol=1e-5, atol=5e-5)
+        torch.testing.assert_close(pool(x[3:4]), y[3:4], rtol=1e-5, atol=5e-5)
 
 
 REFUSED = {
