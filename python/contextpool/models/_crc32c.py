@@ -1,8 +1,8 @@
-"""CRC-32C (Castagnoli) of large files with torch's own operations, about 3 ns a byte.
+"""CRC-32C (Castagnoli) of large files with torch's own operations: a second or less for 100 MB.
 
-A checksum is linear in the bits, so a block is cut into lanes that are computed side by side and then joined:
-``crc(a b) = crc(a 0...0) ^ crc(b)``, with as many zero bytes as b has. ``advance`` appends zero bytes to a checksum: a
-product with a 32 x 32 matrix of bits, here its columns.
+A checksum is linear in the bits, so a block is cut into lanes that are computed side by side, four bytes at a time, and
+then joined: ``crc(a b) = crc(a 0...0) ^ crc(b)``, with as many zero bytes as b has. ``_advance`` appends zero bytes to a
+checksum: a product with a 32 x 32 matrix of bits, here its columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 _POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41, bits reversed
 _ALL = 0xFFFFFFFF
-_LANES = 1 << 16
+_WORD = 4  # bytes
+_LANES = 1 << 13  # as many as torch works on without waking other threads
 _BLOCK = 1 << 26  # bytes taken at a time
 
 
@@ -38,17 +39,21 @@ def crc32c_of_file(path: str | os.PathLike[str]) -> int:
 
 def _remainder(block: Tensor) -> Tensor:
     """Of the bytes alone, from a state of 0: in lanes, filled up in front with zeros, which change nothing."""
-    each = -(-block.numel() // _LANES)
-    lanes = torch.zeros(_LANES * each, dtype=torch.uint8)
-    lanes[lanes.numel() - block.numel() :] = block
-    table, state = _table(), torch.zeros(_LANES, dtype=torch.int64)
-    for column in lanes.view(_LANES, each).t().contiguous():
-        state = table[(state ^ column) & 255] ^ (state >> 8)
-    while state.numel() > 1:
-        pairs = state.view(-1, 2)
-        state = _advance(pairs[:, 0], each) ^ pairs[:, 1]
-        each *= 2
-    return state[0]
+    each = -(-block.numel() // (_LANES * _WORD))  # words of a lane
+    filled = torch.zeros(_LANES * each * _WORD, dtype=torch.uint8)
+    filled[filled.numel() - block.numel() :] = block
+    tables, state = _word_tables(), torch.zeros(_LANES, dtype=torch.int32)
+    which = torch.arange(0, 256 * _WORD, 256, dtype=torch.int32).repeat(_LANES)
+    for column in filled.view(torch.int32).view(_LANES, each).t().contiguous():
+        places = (state ^ column).view(torch.uint8).to(torch.int32).add_(which)
+        parts = tables.index_select(0, places).view(_LANES, _WORD)
+        state = parts[:, 0] ^ parts[:, 1] ^ parts[:, 2] ^ parts[:, 3]
+    states, length = state.to(torch.int64) & _ALL, each * _WORD
+    while states.numel() > 1:
+        pairs = states.view(-1, 2)
+        states = _advance(pairs[:, 0], length) ^ pairs[:, 1]
+        length *= 2
+    return states[0]
 
 
 def _advance(state: Tensor, zeros: int) -> Tensor:
@@ -74,6 +79,15 @@ def _table() -> Tensor:
     for _ in range(8):
         crc = (crc >> 1) ^ ((crc & 1) * _POLYNOMIAL)
     return crc
+
+
+@lru_cache(maxsize=1)
+def _word_tables() -> Tensor:
+    """Of each byte of a word, the remainder of the byte and the zeros after it: [4 * 256], signed as int32 is."""
+    tables = [_table()]
+    for _ in range(_WORD - 1):
+        tables.append(_table()[tables[-1] & 255] ^ (tables[-1] >> 8))
+    return torch.cat(tables[::-1]).to(torch.int32)
 
 
 @lru_cache(maxsize=1)
