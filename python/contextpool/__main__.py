@@ -22,18 +22,15 @@ def folder_of(package: str) -> Path:
 
 def main() -> None:
     package, torch = folder_of("contextpool"), folder_of("torch")
-    program = package / "bin" / "contextpool"
+    try:
+        built = run_path(str(package / "_build.py"))["folder_for"](version("torch"))
+    except ImportError as error:
+        sys.exit(f"contextpool: {error}")
+    program = built / "bin" / "contextpool"
     if not program.exists():
         sys.exit(f"contextpool: {program} is missing; build it with `make build` or reinstall the package")
-    built, found = run_path(str(package / "_build.py"))["torch_version"], version("torch")
-    built = ".".join(built.split(".")[:2])
-    if not found.startswith(f"{built}."):  # PyTorch keeps its C++ interface within one minor version only
-        sys.exit(
-            f"contextpool: the program was built for torch {built}, but torch {found} is installed; "
-            f"install torch=={built}.*, or build contextpool again with this torch (`make wheel`)"
-        )
-    if not (package.parent / "torch" / "lib").exists():
-        paths = [str(torch / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    if built != package or not (package.parent / "torch" / "lib").exists():
+        paths = [str(built / "lib"), str(torch / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
     os.execv(program, ["contextpool", *sys.argv[1:]])
 

@@ -1,13 +1,15 @@
 """The wheel and the CMake package, used from outside the source tree as a new user would."""
 
+import re
 import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from zipfile import ZipFile
 
 import torch
 
-from packages import ROOT, environment, install, run
+from packages import ROOT, dependencies, environment, install, run
 
 POOL = "contextpool.pool1d(torch.full((1, 9, 2), 3.0), torch.zeros(1, 9), torch.full((1, 9), 2.0))"
 
@@ -133,3 +135,43 @@ def test_the_cmake_package_refuses_another_libtorch(prefix: Path, tmp_path: Path
         (libtorch / name).write_text(text)
     output = build_consumer(tmp_path, f"{libtorch};{prefix}", ok=False)
     assert "ContextPool was built for LibTorch" in output and "but this is 2.1.2" in output
+
+
+def as_if_built_for(minor: str, wheel: Path, folder: Path) -> Path:
+    """A copy of the wheel that says it was built for another torch."""
+    folder.mkdir()
+    with ZipFile(wheel) as old, ZipFile(folder / wheel.name, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename == "contextpool/_build.py":
+                data = re.sub(rb'torch_version = "[^"]*"', f'torch_version = "{minor}.0"'.encode(), data)
+            if info.filename.endswith("METADATA"):
+                data = re.sub(rb"torch==[0-9.]+\*", f"torch=={minor}.*".encode(), data)
+            new.writestr(info, data)
+    return folder / wheel.name
+
+
+def test_one_wheel_serves_several_torches(wheel: Path, tmp_path: Path) -> None:
+    """Its first library is for a torch that is not here, so only the second can be what is loaded and run."""
+    major, minor = version("torch").split(".")[:2]
+    other = as_if_built_for(f"{major}.{int(minor) + 2}", wheel, tmp_path / "other")
+    merge = (sys.executable, ROOT / "scripts/merge_wheels.py", tmp_path / "merged")
+    merged = Path(run(*merge, other, wheel, cwd=tmp_path).strip())
+    python = environment(tmp_path / "env", *dependencies())
+    install(merged, python)
+    script = f"""
+import contextpool, torch
+from importlib.metadata import requires
+assert torch.allclose({POOL}, torch.full((1, 9, 2), 3.0))
+maps = open('/proc/self/maps').read()
+assert "/contextpool/torch-{major}.{minor}/lib/libcontextpool_ops.so" in maps
+assert "/contextpool/lib/libcontextpool_ops.so" not in maps
+print(*requires("contextpool"))
+"""
+    expected = f"torch<{major}.{int(minor) + 3},!={major}.{int(minor) + 1}.*,>={major}.{minor}"
+    needs = run(python, "-c", script, cwd=tmp_path).split()[0]
+    assert sorted(needs.removeprefix("torch").split(",")) == sorted(expected.removeprefix("torch").split(","))
+    assert "cp-transformer-12" in run(python.parent / "contextpool", "models", cwd=tmp_path)
+    listed = run(sys.executable, "-m", "pip", "--python", python, "check", cwd=tmp_path)
+    assert "No broken requirements found" in listed
+    assert "two wheels are for the same torch" in run(*merge, wheel, wheel, cwd=tmp_path, ok=False)
