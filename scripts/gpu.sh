@@ -87,6 +87,10 @@ tests() { # as many at a time as there are cores for two threads each, the long 
   for layer in train nn models eval; do
     for device in "${devices[@]}"; do start native "cpp-$layer-$device" "$layer" "$device"; done
   done
+  if [[ $cuda != OFF ]]; then # Python's modules, on the GPU; below, all of Python on the CPU, operators on both
+    local modules="tests/python/test_context_pool.py tests/python/test_steps.py tests/python/test_block.py"
+    start step modules-cuda env CONTEXTPOOL_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider $modules
+  fi
   for layer in io data; do start native "cpp-$layer" "$layer" cpu; done
   for file in $(ls -S tests/python/test_*.py); do
     case $file in *_packaging.py | *_docs.py) continue ;; esac # about a fresh checkout, its build/ and a network

@@ -66,7 +66,7 @@ TEST_P(EveryModel, StepsEqualTheWhole) {
     for (const int64_t count : {1, 1, 10, 1, 60, 1, 1, 15}) {
       const auto first = cache.length();
       const auto logits = model->step(tokens.narrow(1, first, count), cache);
-      EXPECT_LT(difference(logits, whole.narrow(1, first, count)), type == torch::kFloat64 ? 1e-12 : 1e-5);
+      EXPECT_LT(difference(logits, whole.narrow(1, first, count)), type == torch::kFloat64 ? 1e-12 : 5e-5);
     }
     EXPECT_EQ(cache.length(), 90);
   }

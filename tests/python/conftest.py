@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,11 @@ import torch
 import packages
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# The device that the tests of modules work on, as tests/device.h has it for C++: the CPU, unless this says otherwise.
+if device := os.environ.get("CONTEXTPOOL_TEST_DEVICE"):
+    torch.set_default_device(device)
+    torch.backends.cudnn.allow_tf32 = False  # tolerances are for float32
 
 
 @pytest.fixture(scope="session")

@@ -167,7 +167,7 @@ def test_block_copies_and_travels_under_autocast(mixer: str) -> None:
     x = torch.randn(2, 12, D)
     expected = block(x, turns(x))
     assert torch.equal(copy.deepcopy(block)(x, turns(x)), expected)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         rough = block(x, turns(x))
     torch.testing.assert_close(rough.float(), expected, rtol=0.1, atol=0.1 * expected.abs().max().item())
 

@@ -212,7 +212,7 @@ def test_models_step_and_leak_nothing(attention: str) -> None:
 def test_reaches_work_under_autocast(reach: Reach) -> None:
     attention = make(reach, torch.float32)
     x = torch.randn(2, 100, D)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         rough = attention(x, turns(x))
     expected = attention(x, turns(x))
     torch.testing.assert_close(rough.float(), expected, rtol=0.1, atol=0.05 * expected.abs().max().item())
