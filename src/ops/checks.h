@@ -10,8 +10,9 @@
 
 namespace contextpool {
 
-// Sizes as text, "8" and "[2, 8, 4]", for messages. Not by streaming them: with torch 2.11, torch's own printing of a
-// SymInt crashed the process (in Python, built by g++ 13).
+// Sizes as text, "8" and "[2, 8, 4]", for messages. No number is streamed into a message, neither a SymInt nor a plain
+// one: in a Python process where torch 2.11 brings parts of another libstdc++ (seen on a machine with g++ 13), the
+// stream takes another facet for that of numbers, and the process crashes. Strings are safe.
 std::string size(const c10::SymInt& n);
 std::string size(const at::Tensor& t, int64_t dim);
 std::string shape(c10::SymIntArrayRef sizes);

@@ -16,9 +16,9 @@ void check_pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::T
   parse_sequence_algorithm(op, algorithm);
   check_types(op, x, log_weight, sigma);
   TORCH_CHECK(x.dim() >= 2, op, ": x must be [..., tokens, channels], but is ", shape(x));
-  TORCH_CHECK(log_weight.dim() == x.dim() - 1, op, ": log_weight must be [..., tokens] with ", x.dim() - 1,
+  TORCH_CHECK(log_weight.dim() == x.dim() - 1, op, ": log_weight must be [..., tokens] with ", size(x.dim() - 1),
               " dimensions beside x ", shape(x), ", but is ", shape(log_weight));
-  TORCH_CHECK(sigma.dim() == x.dim() - 1, op, ": sigma must be [..., targets] with ", x.dim() - 1,
+  TORCH_CHECK(sigma.dim() == x.dim() - 1, op, ": sigma must be [..., targets] with ", size(x.dim() - 1),
               " dimensions beside x ", shape(x), ", but is ", shape(sigma));
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
     TORCH_SYM_CHECK(log_weight.sym_size(d).sym_eq(x.sym_size(d)).sym_and(sigma.sym_size(d).sym_eq(x.sym_size(d))), op,

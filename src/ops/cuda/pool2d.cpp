@@ -27,7 +27,7 @@ struct Inputs {
         log_weight(log_weight.contiguous()),
         sigma(sigma.contiguous()) {
     TORCH_CHECK(x.size(2) <= cuda::Pool2d::kMaxSide && x.size(3) <= cuda::Pool2d::kMaxSide,
-                "contextpool::pool2d: maps on CUDA may have up to ", cuda::Pool2d::kMaxSide,
+                "contextpool::pool2d: maps on CUDA may have up to ", size(cuda::Pool2d::kMaxSide),
                 " pixels a side, but x is ", shape(x));
     args.batch = x.size(0);
     args.channels = x.size(1);
