@@ -51,6 +51,7 @@ void Console::on_step(const train::StepReport& report) {
   const auto width = terminal_ && !keep ? width_of(STDOUT_FILENO) : std::string::npos;
   std::cout << (terminal_ ? kClearLine : "") << train::progress_line(report, width) << (keep ? "\n" : "") << std::flush;
   line_open_ = !keep;
+  if (!report.windows.empty()) on_message(train::windows_line(report.windows));
 }
 
 void Console::on_message(const std::string& line) {

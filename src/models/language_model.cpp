@@ -185,6 +185,20 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const nn::
   return head_(norm_(x));
 }
 
+std::vector<nn::Windows> LanguageModelImpl::windows(const torch::Tensor& tokens) {
+  std::vector<nn::Windows> all;
+  if (options_.mixer != "context_pool") return all;
+  check_tokens(tokens);
+  auto x = embed(tokens, 0, {});
+  const auto rotation = position_->rotation(x, 0, {});
+  for (auto& block : blocks_) {
+    auto [y, windows] = block->forward_with_windows(x, rotation);
+    x = y;
+    all.push_back(std::move(windows));
+  }
+  return all;
+}
+
 torch::Tensor LanguageModelImpl::step(const torch::Tensor& tokens, LanguageModelCache& cache,
                                       const nn::Padding& padding) {
   check_tokens(tokens);

@@ -63,6 +63,23 @@ torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotati
   return run(without_padding(x, mask), attend, mix);
 }
 
+std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(const torch::Tensor& x,
+                                                                             const Rotation& rotation,
+                                                                             const Padding& padding) {
+  if (!context_pool_) return {forward(x, rotation, padding), {}};
+  const auto mask = real_tokens(x, padding);
+  const Padding live(mask);
+  Windows windows;
+  const auto attend = [&](const torch::Tensor& value) { return attention_(value, rotation, live); };
+  const auto mix = [&](const torch::Tensor& value) {
+    auto [pooled, predicted] = context_pool_->forward_with_windows(value, live);
+    windows = std::move(predicted);
+    return pooled;
+  };
+  const auto y = run(without_padding(x, mask), attend, mix);
+  return {y, windows};
+}
+
 torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation,
                                          const Padding& padding) {
   const auto mask = real_tokens(x, padding);

@@ -8,6 +8,7 @@
 namespace contextpool::nn {
 namespace {
 
+constexpr double kSmallestShare = 4;  // of initial_sigma
 constexpr double kMapRatio = 0.05;
 constexpr double kMapInitialSigma = 0.5;
 constexpr int64_t kMapUsualLength = 14;  // 224 pixels in patches of 16
@@ -81,6 +82,8 @@ bool predicts_sizes(const ContextPoolOptions& options) {
 bool bounded_sizes(const ContextPoolOptions& options) {
   return options.size_range > 0 && options.size_norm == "sigmoid";
 }
+
+double smallest_size(const ContextPoolOptions& options) { return options.initial_sigma / kSmallestShare; }
 
 double smallest_limit(const ContextPoolOptions& options) { return options.initial_sigma / kLargestStart; }
 

@@ -12,10 +12,12 @@ bool pairwise_weights(const ContextPoolOptions& options);
 // Whether the predictor gives a weight channel, and a size channel, to each group.
 bool predicts_weights(const ContextPoolOptions& options);
 bool predicts_sizes(const ContextPoolOptions& options);
-// Whether a token's size stays within size_range of the learnt one; else the sizes are the paper's.
+// Whether sizes stay above smallest_size and within size_range of the learnt one; else they are the paper's.
 bool bounded_sizes(const ContextPoolOptions& options);
 // The largest share of the limit at which sizes start.
 inline constexpr double kLargestStart = 0.5;
+// Bounded sizes stay above this: a window that closes on its own token has no gradient left to open again.
+double smallest_size(const ContextPoolOptions& options);
 // Bounded sizes have at least this limit, so that initial_sigma holds on the shortest rows too.
 double smallest_limit(const ContextPoolOptions& options);
 // The largest size at reference_length.

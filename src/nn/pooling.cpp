@@ -132,8 +132,9 @@ Tensor predicted_sizes(const ContextPoolOptions& options, const Tensor& channels
   const auto sizes = channels.slice(1, channels.size(1) - options.groups);
   const auto limit = options.ratio * length;
   if (bounded_sizes(options)) {
+    const auto start = options.initial_sigma, least = smallest_size(options);
     const auto most = limit.clamp_min(smallest_limit(options));
-    return (sizes + torch::log(options.initial_sigma / (most - options.initial_sigma))).sigmoid() * most;
+    return (sizes + torch::log((start - least) / (most - start))).sigmoid() * (most - least) + least;
   }
   if (options.size_norm == "sigmoid") return sizes.sigmoid() * limit;
   if (options.size_norm == "channels") return (sizes - channels.slice(1, 0, options.groups)).sigmoid() * limit;

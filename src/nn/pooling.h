@@ -35,7 +35,8 @@ torch::Tensor at_targets(const ContextPool2dOptions& options, const torch::Tenso
 // sigma of the predicted channels [B, channels, tokens]: [B, G, tokens]. length: n as a tensor of no dimension, or
 // [B, 1, 1]. With bounded sizes
 //
-//   sigma = L sigmoid(c + size),   L = max(r n, 2 initial_sigma),   c such that size 0 gives initial_sigma at any n;
+//   sigma = f + (L - f) sigmoid(c + size),   f = initial_sigma / 4,   L = max(r n, 2 initial_sigma),
+//   c such that size 0 gives initial_sigma at any n;
 //
 // else sigma = r n s, with s in [0, 1] as size_norm says.
 torch::Tensor predicted_sizes(const ContextPoolOptions& options, const torch::Tensor& channels,

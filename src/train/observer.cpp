@@ -54,6 +54,15 @@ std::string clock_time(double seconds) {
   return std::to_string(s / kHour) + two(s % kHour / kMinute) + two(s % kMinute);
 }
 
+std::string windows_line(const std::vector<nn::WindowStatistics>& windows) {
+  std::string line;
+  for (const auto& w : windows) {
+    line += (line.empty() ? "windows by layer, sigma +- spread (tokens): " : ", ") + fixed(w.sigma, 1) + " +- " +
+            fixed(w.sigma_spread, 1) + " (" + fixed(w.tokens, 1) + ")";
+  }
+  return line;
+}
+
 std::string progress_line(const StepReport& report, std::size_t width) {
   constexpr double kMega = 1e6;
   const auto bpc = [](double nats) { return fixed(nats / std::numbers::ln2, 3) + " bpc"; };

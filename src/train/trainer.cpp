@@ -211,7 +211,7 @@ void Trainer::train_step() {
   fresh_.clear();
   const bool due = finished() || step_ % options_.checkpoint_every == 0;
   const auto dev_loss = due ? score_dev() : std::nullopt;
-  record(update, dev_loss);
+  record(update, dev_loss, dev_loss ? look_at_windows() : std::vector<nn::WindowStatistics>{});
   if (finished()) {
     save_last(dev_loss);
   } else if (due || time_for_checkpoint()) {
@@ -286,6 +286,24 @@ std::optional<double> Trainer::score_dev() {
       .nats;
 }
 
+std::vector<nn::WindowStatistics> Trainer::look_at_windows() {
+  const torch::NoGradGuard no_grad;
+  const auto length = schedule_.stages()[schedule_.stage_of(step_ - 1)].length;
+  const auto count = std::min(length, text_.size(data::Split::dev));
+  const auto tokens = text_.symbols(data::Split::dev, 0, count).unsqueeze(0).to(device_);
+  std::optional<AverageInPlace> in_place;
+  if (average_) in_place.emplace(*average_);
+  model_->eval();
+  const eval::Autocast autocast(device_, options_.bfloat16);
+  const auto predicted = model_->windows(tokens);
+  std::vector<nn::WindowStatistics> all;
+  for (std::size_t layer = 0; layer < predicted.size(); ++layer) {
+    const auto& pool = model_->blocks()[layer]->options().pool;
+    if (const auto statistics = nn::window_statistics(pool, predicted[layer])) all.push_back(*statistics);
+  }
+  return all;
+}
+
 StepReport Trainer::report(const Update& update, std::optional<double> dev_loss) {
   const auto& stages = schedule_.stages();
   const auto& stage = stages[schedule_.stage_of(step_ - 1)];
@@ -310,8 +328,9 @@ StepReport Trainer::report(const Update& update, std::optional<double> dev_loss)
           .memory = eval::peak_memory(device_)};
 }
 
-void Trainer::record(const Update& update, std::optional<double> dev_loss) {
-  const auto told = report(update, dev_loss);
+void Trainer::record(const Update& update, std::optional<double> dev_loss, std::vector<nn::WindowStatistics> windows) {
+  auto told = report(update, dev_loss);
+  told.windows = std::move(windows);
   Json line = {{"step", step_},
                {"stage", schedule_.stage_of(step_ - 1)},
                {"loss", update.loss},  // JSON has no word for what is not finite: null
@@ -321,6 +340,12 @@ void Trainer::record(const Update& update, std::optional<double> dev_loss) {
                {"tokens", tokens_}};
   if (update.skipped) line["skipped"] = true;
   if (dev_loss) line["dev_loss"] = *dev_loss, line["dev_bpc"] = *dev_loss / std::numbers::ln2;
+  for (const auto& w : told.windows) {
+    line["windows"].push_back({{"sigma", w.sigma},
+                               {"sigma_spread", w.sigma_spread},
+                               {"log_weight_spread", w.log_weight_spread},
+                               {"tokens", w.tokens}});
+  }
   line["time"] = {{"seconds", told.seconds}, {"tokens_per_second", told.tokens_per_second}, {"memory", told.memory}};
   const bool failed_before = log_failed_;
   log_failed_ = !try_to_write(failed_before ? "" : "the log", [&] { log_->write(line); });
@@ -334,6 +359,11 @@ void Trainer::record(const Update& update, std::optional<double> dev_loss) {
                                  {"train/gradient_norm", update.gradient_norm}});
   }
   if (dev_loss) values.emplace_back("dev/bpc", *dev_loss / std::numbers::ln2);
+  for (std::size_t layer = 0; layer < told.windows.size(); ++layer) {
+    const auto name = "windows/layer" + std::to_string(layer);
+    values.emplace_back(name + "/sigma", told.windows[layer].sigma);
+    values.emplace_back(name + "/tokens", told.windows[layer].tokens);
+  }
   try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, step_); });
   observer_.on_step(told);
 }

@@ -87,7 +87,8 @@ inline torch::Tensor reference_pool(const nn::ContextPoolOptions& o, const Param
         const auto learnt = biases[biases.size(0) - groups + group];
         const auto odds = (learnt + o.size_range * ((b - learnt) / o.size_range).tanh()).exp();
         const auto limit = std::max(o.ratio * n, 2 * o.initial_sigma);
-        size = limit * odds / (odds + (limit - o.initial_sigma) / o.initial_sigma);
+        const auto least = o.initial_sigma / 4;
+        size = least + (limit - least) * odds / (odds + (limit - o.initial_sigma) / (o.initial_sigma - least));
       }
     }
     std::vector<torch::Tensor> rows;
@@ -167,7 +168,7 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
   for (const auto* predictor : {"conv", "mlp", "attention"}) {
     for (const auto* weights : {"softmax", "unnormalized", "uniform", "nonlocal"}) {
       for (const auto* size_norm : {"sigmoid", "softmax", "channels"}) {
-        for (const auto& [groups, size_range] : {std::pair{1, 0.5}, {2, 0.5}, {2, 0.0}}) {
+        for (const auto& [groups, size_range] : {std::pair{1, 2.0}, {2, 0.5}, {2, 0.0}}) {
           Options o;
           o.features = features;
           o.predictor = predictor;

@@ -93,8 +93,11 @@ def _pool(o: dict, p: dict[str, Tensor], x: Tensor, channels: Tensor | None, at:
                 learnt = p["predictor.fc2.bias" if o["predictor"] == "mlp" else "predictor.conv2.bias"][group - groups]
                 odds = torch.exp(learnt + o["size_range"] * torch.tanh((b - learnt) / o["size_range"]))
                 limit = max(limit, 2 * o["initial_sigma"])
-                s = odds / (odds + limit / o["initial_sigma"] - 1)
-            size = (s * limit)[:, None]
+                least = o["initial_sigma"] / 4
+                odds = odds / (odds + (limit - o["initial_sigma"]) / (o["initial_sigma"] - least))
+                size = (least + (limit - least) * odds)[:, None]
+            else:
+                size = (s * limit)[:, None]
         if o["locality"] == "gaussian":
             g = torch.exp(-(distance**2) / (2 * size**2))
         elif o["locality"] == "adaptive_window":

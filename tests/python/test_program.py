@@ -37,7 +37,9 @@ def test_a_run_folder_holds_what_is_promised(run: Path) -> None:
     for line in lines:
         assert line["bpc"] == pytest.approx(line["loss"] / math.log(2))
         assert line["tokens"] == 64 * line["step"]
-        assert ("dev_loss" in line) == (line["step"] in (3, 6))
+        assert ("dev_loss" in line) == ("windows" in line) == (line["step"] in (3, 6))
+    (layer,) = lines[-1]["windows"]
+    assert layer["sigma"] == pytest.approx(4, abs=0.5) and 1 < layer["tokens"] < 64
     config = tomllib.loads((run / "config.toml").read_text())
     assert config["model"] == "cp-tiny" and config["layers"] == 1 and config["steps"] == 6
 
@@ -51,6 +53,7 @@ def test_events_are_read_by_tensorboard(run: Path) -> None:
         assert [e.step for e in events.Scalars(tag)] == [1, 2, 3, 4, 5, 6]
         assert [e.value for e in events.Scalars(tag)] == pytest.approx([line[key] for line in log(run)], rel=1e-6)
     assert [e.step for e in events.Scalars("dev/bpc")] == [3, 6]
+    assert [e.step for e in events.Scalars("windows/layer0/sigma")] == [3, 6]
 
 
 def test_the_same_command_gives_the_same_bits(run: Path, tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ class LanguageModelImpl : public torch::nn::Module {
   // cache remembers it. With gradients each step keeps its graph: decode under torch::NoGradGuard.
   torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache, const nn::Padding& padding = {});
 
+  // What each layer's ContextPool predicts for these tokens; empty where there is none.
+  std::vector<nn::Windows> windows(const torch::Tensor& tokens);
+
   // Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks.
   void reset_parameters();
 

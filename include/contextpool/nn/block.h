@@ -53,6 +53,9 @@ class TransformerBlockImpl : public torch::nn::Module {
 
   // x [batch, tokens, features]. What padded tokens hold reaches neither the others nor any gradient.
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
+  // The same, and what the ContextPool predicted; its tensors are undefined where there is none.
+  std::pair<torch::Tensor, Windows> forward_with_windows(const torch::Tensor& x, const Rotation& rotation = {},
+                                                         const Padding& padding = {});
 
   // The next tokens of causal rows, which then are in the cache too: equals the last rows of forward over all of them.
   // rotation and padding are those of the new tokens; the cache remembers the padding.

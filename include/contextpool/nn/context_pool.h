@@ -31,8 +31,9 @@ struct ContextPoolOptions {
   int64_t reference_length = 0;       // n in sigma = r n s; 0: each row's own length without padding
   int64_t usual_length = 1024;        // n at which initial_sigma holds where size_range and reference_length are 0
   double initial_sigma = 4;           // size at initialisation
-  double size_range = 0.5;            // how far a token's size may lie from the learnt one, as a difference of
-                                      // logarithms; 0: any size up to r n, the paper's form, which trains less well
+  double size_range = 2;              // how far a token's size may lie from the learnt one, as a difference of
+                                      // logarithms, but not below a quarter of initial_sigma; 0: any size up to r n,
+                                      // the paper's form, which trains less well
   int64_t hidden = 64;                // channels between the predictor's two layers
   int64_t kernel = 3;                 // taps of the predictor's convolutions, odd unless causal
   int64_t groups = 1;                 // G slices of the features, each with its own weights and sizes

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "contextpool/nn/window_statistics.h"
 
 namespace contextpool::train {
 
@@ -13,8 +16,9 @@ struct StepReport {
   double lr = 0, gradient_norm = 0;
   bool skipped = false;
   std::optional<double> dev_loss = std::nullopt;
-  double seconds = 0;            // of this step
-  double tokens_per_second = 0;  // of the last steps
+  std::vector<nn::WindowStatistics> windows = {};  // by layer, where the dev text was scored and there is ContextPool
+  double seconds = 0;                              // of this step
+  double tokens_per_second = 0;                    // of the last steps
   double seconds_left = 0;
   std::int64_t memory = 0;  // bytes, at most so far
 };
@@ -22,6 +26,9 @@ struct StepReport {
 // "step 120/1000  loss 1.2345  1.781 bpc  4.5k tokens/s  812 MB  ETA 1:02", without what matters least where it would
 // have more than `width` characters.
 std::string progress_line(const StepReport& report, std::size_t width = std::string::npos);
+
+// "windows by layer, sigma +- spread (tokens): 4.0 +- 0.1 (6.8), 3.2 +- 0.9 (5.1)"
+std::string windows_line(const std::vector<nn::WindowStatistics>& windows);
 
 // "1:02", "1:01:02"
 std::string clock_time(double seconds);

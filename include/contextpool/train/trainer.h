@@ -75,7 +75,9 @@ class Trainer {
   Update take_step();
   torch::Tensor backward(const Stage& stage);
   std::optional<double> score_dev();
-  void record(const Update& update, std::optional<double> dev_loss);
+  // Of each layer with ContextPool, on the first row of the dev text.
+  std::vector<nn::WindowStatistics> look_at_windows();
+  void record(const Update& update, std::optional<double> dev_loss, std::vector<nn::WindowStatistics> windows);
   StepReport report(const Update& update, std::optional<double> dev_loss);
   void save(std::optional<double> dev_loss);         // throws FileError
   bool try_to_save(std::optional<double> dev_loss);  // says so if it fails

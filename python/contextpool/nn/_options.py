@@ -116,8 +116,13 @@ class Options:
 
     @property
     def bounded_sizes(self) -> bool:
-        """Whether a token's size stays within size_range of the learnt one; else the sizes are the paper's."""
+        """Whether sizes stay above smallest_size and within size_range of the learnt one; else they are the paper's."""
         return self.size_range > 0 and self.size_norm == "sigmoid"
+
+    @property
+    def smallest_size(self) -> float:
+        """Bounded sizes stay above this: a window that closes on its own token has no gradient left to open again."""
+        return self.initial_sigma / 4
 
     @property
     def smallest_limit(self) -> float:

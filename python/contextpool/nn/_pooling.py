@@ -105,19 +105,20 @@ def at_targets(stride: tuple[int, int], values: Tensor) -> Tensor:
 def predicted_sizes(options: Options, channels: Tensor, padded: Tensor | None, length: float | Tensor) -> Tensor:
     """sigma of the predicted channels ``[B, channels, tokens]``: ``[B, G, tokens]``. length: n, or ``[B, 1, 1]``.
 
-    With bounded sizes ``sigma = L sigmoid(c + size)``, ``L = max(r n, 2 initial_sigma)`` and c such that a size channel
-    of 0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in [0, 1] as size_norm says.
+    With bounded sizes ``sigma = f + (L - f) sigmoid(c + size)``, ``f = initial_sigma / 4``, ``L = max(r n, 2
+    initial_sigma)`` and c such that a size channel of 0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in
+    [0, 1] as size_norm says.
     """
     if not options.bounded_sizes:
         return _normalized_sizes(options, channels, padded) * (options.ratio * length)
-    sizes, start = channels[:, -options.groups :], options.initial_sigma
+    sizes, start, least = channels[:, -options.groups :], options.initial_sigma, options.smallest_size
     if options.reference_length:
         limit = options.reference_limit
-        return torch.sigmoid(sizes + math.log(start / (limit - start))) * limit
+        return torch.sigmoid(sizes + math.log((start - least) / (limit - start))) * (limit - least) + least
     # In tensors, and not by clamp_min, so that torch.compile makes one graph for all lengths.
     one = sizes.new_ones(())
     limits = torch.maximum(options.ratio * length * one, options.smallest_limit * one)
-    return torch.sigmoid(sizes + torch.log(start / (limits - start))) * limits
+    return torch.sigmoid(sizes + torch.log((start - least) / (limits - start))) * (limits - least) + least
 
 
 def _normalized_sizes(options: Options, channels: Tensor, padded: Tensor | None) -> Tensor:

@@ -131,8 +131,9 @@ class ContextPool1d(_ContextPool):
         reference_length: n; 0 takes each row's own length, without padding.
         usual_length: the length at which initial_sigma holds where size_range and reference_length are 0.
         initial_sigma: the size at initialisation, in tokens. See :meth:`reset_sizes`.
-        size_range: how far a token's size may lie from the learnt one, as a difference of logarithms (0.5: from 0.6 to
-            1.6 times). 0: any size up to r n, the paper's form, which trains less well.
+        size_range: how far a token's size may lie from the learnt one, as a difference of logarithms (2: a seventh to
+            seven times), but not below a quarter of initial_sigma. 0: any size up to r n, the paper's form, which
+            trains less well.
         hidden: channels between the predictor's two layers.
         kernel: taps of the predictor's convolutions, odd unless causal.
         groups: G slices of the features, each with its own weights and sizes.
@@ -156,7 +157,7 @@ class ContextPool1d(_ContextPool):
         reference_length: int = 0,
         usual_length: int = 1024,
         initial_sigma: float = 4.0,
-        size_range: float = 0.5,
+        size_range: float = 2.0,
         hidden: int = 64,
         kernel: int = 3,
         groups: int = 1,
@@ -343,7 +344,7 @@ class ContextPool2d(_ContextPool):
         reference_length: int = 0,
         usual_length: int = 14,
         initial_sigma: float = 0.5,
-        size_range: float = 0.5,
+        size_range: float = 2.0,
         hidden: int = 64,
         kernel: int = 3,
         groups: int = 1,
