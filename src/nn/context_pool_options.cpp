@@ -11,6 +11,7 @@ namespace {
 constexpr double kSmallestShare = 4;  // of initial_sigma
 constexpr double kMapRatio = 0.05;
 constexpr double kMapInitialSigma = 0.5;
+constexpr int64_t kMapHidden = 24;
 constexpr int64_t kMapUsualLength = 14;  // 224 pixels in patches of 16
 
 void check_words(const std::string& who, const ContextPoolOptions& o) {
@@ -110,6 +111,7 @@ ContextPool2dOptions::ContextPool2dOptions(int64_t features) {
   this->features = features;
   ratio = kMapRatio;
   usual_length = kMapUsualLength;
+  hidden = kMapHidden;
   initial_sigma = kMapInitialSigma;
 }
 

@@ -118,7 +118,7 @@ TEST(ContextPool, HasThePapersParameterCounts) {
   EXPECT_EQ(count(*ContextPool1d(ContextPoolOptions{.features = 512, .predictor = "mlp"})), 512 * 64 + 64 + 130);
   EXPECT_EQ(count(*ContextPool1d(ContextPoolOptions{.features = 512, .weights = "nonlocal"})),
             2 * 512 * 512 + 98754 - (64 * 3 + 1));
-  EXPECT_EQ(count(*ContextPool2d(ContextPool2dOptions(64))), 64 * 64 * 9 + 64 + 2 * 64 * 9 + 2);
+  EXPECT_EQ(count(*ContextPool2d(ContextPool2dOptions(64))), 24 * 64 * 9 + 24 + 2 * 24 * 9 + 2);
 }
 
 TEST(ContextPool, ParametersHaveTheNamesOfPython) {

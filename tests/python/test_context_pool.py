@@ -65,6 +65,7 @@ def test_parameter_counts() -> None:
 
     assert count(ContextPool1d(512)) == 98_754
     assert count(ContextPool1d(768)) == 147_906
+    assert count(ContextPool2d(768)) == 166_346
     assert count(ContextPool1d(512, groups=8)) == 98_754 + 7 * 2 * (64 * 3 + 1)
     assert count(ContextPool1d(512, predictor="attention")) == 2 * 512**2 + 98_754 - (64 * 3 + 1)
     assert count(ContextPool1d(512, weights="uniform", locality="none")) == 0

@@ -46,7 +46,7 @@ struct ContextPoolOptions {
 // Options of ContextPool2d, with defaults for maps. n is (height + width) / 2 of the map, distances those between
 // pixels; a map cannot be causal.
 struct ContextPool2dOptions : ContextPoolOptions {
-  ContextPool2dOptions(int64_t features = 0);  // ratio 0.05, usual_length 14, initial_sigma 0.5
+  ContextPool2dOptions(int64_t features = 0);  // ratio 0.05, usual_length 14, initial_sigma 0.5, hidden 24
   std::array<int64_t, 2> stride{1, 1};         // target (ho, wo) sits on pixel (ho * stride[0], wo * stride[1])
 };
 

@@ -345,7 +345,7 @@ class ContextPool2d(_ContextPool):
         usual_length: int = 14,
         initial_sigma: float = 0.5,
         size_range: float = 2.0,
-        hidden: int = 64,
+        hidden: int = 24,
         kernel: int = 3,
         groups: int = 1,
         window: float = 4.0,
