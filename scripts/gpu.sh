@@ -6,9 +6,10 @@
 #   scripts/gpu.sh FOLDER figures    build and figures only
 #   scripts/gpu.sh FOLDER sanitize   build, the kernel lab's check and compute-sanitizer only
 #
-# FOLDER gets the output of each step; a line each is printed, and the exit status is 1 if one failed. Builds are in
-# build-gpu (and build-gpu-plain, for initcheck). PYTHON (python3) names a Python whose torch has CUDA and that has
-# pytest; GOOGLETEST the sources of GoogleTest, where no package is installed; JOBS limits parallel work (all cores).
+# FOLDER gets the output of each step. A line each is printed, with the end of the output where a step failed or was
+# stopped at its limit; the exit status is 1 if one was. Builds are in build-gpu (and build-gpu-plain, for initcheck).
+# PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest, where
+# no package is installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (240).
 # CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
@@ -19,19 +20,21 @@ case $mode in all | tests | figures | sanitize) ;; *)
 esac
 googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} failed=$(mktemp)
+python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} limit=${LIMIT:-240} failed=$(mktemp)
 trap 'rm -f "$failed"' EXIT
 mkdir -p "$out"
 
-step() { # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ended
-  local name=$1 rc=0 start=$SECONDS
+step() { # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ended, and of a failure the last lines
+  local name=$1 rc=0 start=$SECONDS log=$out/$1.txt how
   shift
-  "$@" >"$out/$name.txt" 2>&1 || rc=$?
+  "$@" >"$log" 2>&1 || rc=$?
+  how="[$SECONDS s] $name ($((SECONDS - start)) s)"
   if [[ $rc == 0 ]]; then
-    echo "[$SECONDS s] $name ($((SECONDS - start)) s): $(tail -n 1 "$out/$name.txt" | cut -c 1-150)"
+    echo "$how: $(tail -n 1 "$log" | cut -c 1-150)"
   else
     echo "$name" >>"$failed"
-    echo "[$SECONDS s] $name ($((SECONDS - start)) s): FAILED ($rc), see $out/$name.txt"
+    # At once, so that the lines of another step do not come between.
+    echo "$how: FAILED ($rc), see $log"$'\n'"$(tail -n 15 "$log" | cut -c 1-200 | sed 's/^/    /')"
   fi
 }
 
@@ -67,21 +70,36 @@ figures() {
   step maps "$python" bench/cuda/pool2d.py
 }
 
+limited() { # NAME COMMAND...: a step of the tests; one that hangs costs its own time only
+  local few=(OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive TORCHINDUCTOR_COMPILE_THREADS=2)
+  step "$1" timeout -k 10 "$limit" env "${few[@]}" "${@:2}"
+}
+
 native() { # NAME LAYER DEVICE: one program of C++ tests. Those of kernels and ops run on all devices by themselves.
-  step "$1" env CONTEXTPOOL_TEST_DEVICE="$3" OMP_NUM_THREADS=2 "build-gpu/tests/contextpool_$2_test" --gtest_brief=1
+  limited "$1" env CONTEXTPOOL_TEST_DEVICE="$3" "build-gpu/tests/contextpool_$2_test" --gtest_brief=1
 }
 
-pytest() { # NAME FILES...
-  step "$1" env OMP_NUM_THREADS=2 "$python" -m pytest -q -p no:cacheprovider "${@:2}"
+pytest() { # NAME FILES...: where a test stands is printed before the limit
+  limited "$1" "$python" -m pytest -q --tb=short -p no:cacheprovider -o faulthandler_timeout=$((limit * 3 / 4)) "${@:2}"
 }
 
-tests() { # as many at a time as there are cores for two threads each, the long ones first
-  local slots=$((jobs / 2 > 1 ? jobs / 2 : 1)) devices=(cpu) file
+python_tests() { # the files, the long ones first: those that compile, then by size
+  local first=(tests/python/test_{bench,context_pool_torch,pool1d_torch,pool2d}.py)
+  ls "${first[@]}"
+  ls -S tests/python/test_*.py | grep -vxF "$(printf '%s\n' "${first[@]}")" |
+    grep -v -e _packaging.py -e _docs.py # about a fresh checkout, its build/ and a network
+}
+
+tests() { # two threads each; no more at a time than three quarters of the cores, as they are not always at work
+  local slots=$((jobs * 3 / 4 > 1 ? jobs * 3 / 4 : 1)) devices=(cpu) files file
   [[ $cuda == OFF ]] || devices+=(cuda)
+  mapfile -t files < <(python_tests)
   start() {
     while (($(jobs -pr | wc -l) >= slots)); do wait -n; done
     "$@" &
   }
+  file_step() { start pytest "$(basename "$1" .py | tr _ -)" "$1"; }
+  for file in "${files[@]:0:4}"; do file_step "$file"; done
   start native cpp-ops ops cpu
   start native cpp-kernels kernels cpu
   for layer in train nn models eval; do
@@ -89,13 +107,10 @@ tests() { # as many at a time as there are cores for two threads each, the long 
   done
   if [[ $cuda != OFF ]]; then # Python's modules, on the GPU; below, all of Python on the CPU, operators on both
     local modules="tests/python/test_context_pool.py tests/python/test_steps.py tests/python/test_block.py"
-    start step modules-cuda env CONTEXTPOOL_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider $modules
+    CONTEXTPOOL_TEST_DEVICE=cuda start pytest modules-cuda $modules
   fi
+  for file in "${files[@]:4}"; do file_step "$file"; done
   for layer in io data; do start native "cpp-$layer" "$layer" cpu; done
-  for file in $(ls -S tests/python/test_*.py); do
-    case $file in *_packaging.py | *_docs.py) continue ;; esac # about a fresh checkout, its build/ and a network
-    start pytest "$(basename "$file" .py | tr _ -)" "$file"
-  done
   wait
 }
 
