@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <string_view>
 
 namespace contextpool::testing {
 
@@ -18,6 +19,15 @@ inline torch::Device device() {
   }();
   return chosen;
 }
+
+// Tests of the CPU see no GPU, whatever the machine has: with one in view, the first backward starts threads for it,
+// and a process with these cannot be forked (resume_test.cpp does). Done before main, as CUDA asks once.
+inline const bool gpus_are_hidden = [] {
+  const char* const name = std::getenv("CONTEXTPOOL_TEST_DEVICE");
+  const bool hide = name == nullptr || std::string_view(name) == "cpu";
+  if (hide) ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  return hide;
+}();
 
 inline bool on_cpu() { return device().is_cpu(); }
 

@@ -153,8 +153,8 @@ TEST_P(EveryBlock, DoesNotDependOnTheRestOfTheBatch) {
   const auto x = random({4, 12, kFeatures});
   const auto y = block(x, turns(x));
   const auto order = there(torch::tensor({2, 0, 3, 1}));
-  EXPECT_LT(difference(block(x.index_select(0, order), turns(x)), y.index_select(0, order)), 1e-13);
-  EXPECT_LT(difference(block(x.narrow(0, 2, 1), turns(x)), y.narrow(0, 2, 1)), 1e-13);
+  EXPECT_LT(difference(block(x.index_select(0, order), turns(x)), y.index_select(0, order)), 1e-12);
+  EXPECT_LT(difference(block(x.narrow(0, 2, 1), turns(x)), y.narrow(0, 2, 1)), 1e-12);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryBlock,

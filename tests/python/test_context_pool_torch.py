@@ -164,6 +164,7 @@ def test_rows_of_a_deepcopied_module_train_apart() -> None:
 def _train(rank: int, folder: str) -> None:
     torch.manual_seed(9)
     torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo asks for the address of the host's name, which may have none
     torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
     x, lengths = torch.randn(4, 20, 8), torch.tensor([20, 5, 11, 20])
     states = []
