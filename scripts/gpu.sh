@@ -34,7 +34,7 @@ step() { # NAME COMMAND...: its output to FOLDER/NAME.txt; a line of how it ende
   else
     echo "$name" >>"$failed"
     # At once, so that the lines of another step do not come between.
-    echo "$how: FAILED ($rc), see $log"$'\n'"$(tail -n 15 "$log" | cut -c 1-200 | sed 's/^/    /')"
+    echo "$how: FAILED ($rc), see $log"$'\n'"$(tail -n 15 "$log" | cut -c 1-160 | sed 's/^/    /')"
   fi
 }
 
@@ -80,7 +80,8 @@ native() { # NAME LAYER DEVICE: one program of C++ tests. Those of kernels and o
 }
 
 pytest() { # NAME FILES...: where a test stands is printed before the limit
-  limited "$1" "$python" -m pytest -q --tb=short -p no:cacheprovider -o faulthandler_timeout=$((limit * 3 / 4)) "${@:2}"
+  limited "$1" "$python" -m pytest -q --tb=short --disable-warnings -p no:cacheprovider \
+    -o faulthandler_timeout=$((limit * 3 / 4)) "${@:2}"
 }
 
 python_tests() { # the files, the long ones first: those that compile, then by size
@@ -131,4 +132,7 @@ sanitizers() {
 [[ $mode == all || $mode == figures ]] && figures
 [[ $mode == all || $mode == tests ]] && tests
 [[ $mode == all || $mode == sanitize ]] && sanitizers
-[[ ! -s $failed ]]
+if [[ -s $failed ]]; then
+  echo "failed:" $(<"$failed")
+  exit 1
+fi
