@@ -9,7 +9,7 @@
 # FOLDER gets the output of each step. A line each is printed, with the end of the output where a step failed or was
 # stopped at its limit; the exit status is 1 if one was. Builds are in build-gpu (and build-gpu-plain, for initcheck).
 # PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest, where
-# no package is installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (240).
+# no package is installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (300).
 # CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
@@ -20,7 +20,7 @@ case $mode in all | tests | figures | sanitize) ;; *)
 esac
 googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} limit=${LIMIT:-240} failed=$(mktemp)
+python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} limit=${LIMIT:-300} failed=$(mktemp)
 trap 'rm -f "$failed"' EXIT
 mkdir -p "$out"
 

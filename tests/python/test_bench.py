@@ -44,7 +44,7 @@ def test_peer_of_pool2d_is_the_same_function(peers: ModuleType, stride: int, cha
 def test_benchmark_runs_from_the_repository_alone(command: list[str]) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     # One that hangs is aborted, and then says where it was.
-    watched = ["timeout", "-s", "ABRT", "-k", "9", "200", sys.executable, "-X", "faulthandler", *command]
+    watched = ["timeout", "-s", "ABRT", "-k", "9", "150", sys.executable, "-X", "faulthandler", *command]
     done = subprocess.run(watched, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "faster" in done.stdout and "| memory / size of x |" in done.stdout
