@@ -118,9 +118,9 @@ std::int64_t Text::size(Split split) const {
 }
 
 at::Tensor Text::symbols(Split split, std::int64_t begin, std::int64_t count) const {
-  TORCH_CHECK_VALUE(begin >= 0 && count >= 0 && begin <= size(split) && count <= size(split) - begin, path_,
-                    ": symbols ", begin, " to ", begin + count, " of the split \"", splits()[static_cast<int>(split)],
-                    "\" were asked for, which has ", size(split));
+  TORCH_CHECK_VALUE(begin >= 0 && count >= 0 && begin <= size(split) && count <= size(split) - begin, path_, ": ",
+                    count, " symbols from ", begin, " on were asked for, of the split \"",
+                    splits()[static_cast<int>(split)], "\", which has ", size(split));
   const auto bytes =
       std::string_view(*bytes_).substr(static_cast<std::size_t>(start(split) + begin), static_cast<std::size_t>(count));
   return alphabet_.encode(bytes, path_);
