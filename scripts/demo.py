@@ -7,12 +7,15 @@ of Python's standard library, scores each on held-out text, lets the last one wr
 import argparse
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from safetensors import safe_open
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [("tiny", "plain"), ("dw-tiny", "depthwise control"), ("cp-tiny", "ContextPool")]
@@ -46,9 +49,10 @@ def call(*command: object, capture: bool = False) -> str:
     return subprocess.run([str(x) for x in command], check=True, env=ENVIRONMENT, stdout=output, text=True).stdout
 
 
-def parameters(program: Path, model: str) -> str:
-    (row,) = [row for row in call(program, "models", capture=True).splitlines() if row.split()[0] == model]
-    return row.split()[1]
+def parameters(run: Path) -> int:
+    file = next((run / "checkpoints").glob("step-*/model.safetensors"))  # all have the same names and shapes
+    with safe_open(str(file), "np") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
 
 
 def train_and_score(program: Path, model: str, text: Path, run: Path, scale: Scale) -> dict:
@@ -78,7 +82,8 @@ def main() -> int:
     rows = []
     for model, what in MODELS:
         print(f"\n{what}: training {model}", flush=True)
-        rows.append((what, parameters(program, model), train_and_score(program, model, text, out / model, scale)))
+        result = train_and_score(program, model, text, out / model, scale)
+        rows.append((what, parameters(out / model), result))
 
     print(f"\nText written by {MODELS[-1][0]}:\n", flush=True)
     prompt = ["--prompt", "def ", "--tokens", scale.write, "--temperature", "0.7"]
