@@ -1,5 +1,5 @@
 // The named models: they build, they have the parameters of the papers' tables, and their costs add up.
-#include "contextpool/models/registry.h"
+#include "contextpool/models/language_models.h"
 
 #include <gtest/gtest.h>
 

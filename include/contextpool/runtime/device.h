@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace contextpool::eval {
+namespace contextpool::runtime {
 
 // "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N".
 torch::Device device_named(const std::string& name);
@@ -31,4 +31,4 @@ class Autocast {
   torch::ScalarType type_before_;
 };
 
-}  // namespace contextpool::eval
+}  // namespace contextpool::runtime

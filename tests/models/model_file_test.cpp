@@ -1,6 +1,6 @@
 // Models in files: what was written is read back with the same predictions; a file of something else is refused by
 // name.
-#include "contextpool/eval/model_file.h"
+#include "contextpool/models/model_file.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "../data/files.h"
 #include "../device.h"
-#include "contextpool/models/registry.h"
+#include "contextpool/models/language_models.h"
 
 namespace contextpool::testing {
 namespace {
@@ -23,8 +23,8 @@ models::LanguageModelOptions tiny_options() {
 TEST(ModelFile, RoundTripsToTheBit) {
   const Folder folder;
   const models::LanguageModel model(tiny_options());
-  io::write_safetensors(folder.path("m"), io::named_tensors(*model), eval::model_metadata(tiny_options()));
-  auto again = eval::load_model(folder.path("m"), device());
+  io::write_safetensors(folder.path("m"), io::named_tensors(*model), metadata_of(tiny_options()));
+  auto again = models::load_language_model(folder.path("m"), device());
   EXPECT_EQ(again->options().pool.ratio, 0.2);
   EXPECT_FALSE(again->is_training());
   const auto tokens = there(torch::randint(256, {2, 20}, torch::kLong));
@@ -40,7 +40,7 @@ TEST(ModelFile, OfSomethingElseIsRefusedByName) {
   const models::LanguageModel model(tiny_options());
   const auto tensors = io::named_tensors(*model);
   const auto refuses = [&](const std::string& words, const std::string& file) {
-    const auto message = message_of([&] { eval::load_model(folder.path(file), torch::kCPU); });
+    const auto message = message_of([&] { models::load_language_model(folder.path(file), torch::kCPU); });
     EXPECT_NE(message.find(folder.path(file)), std::string::npos) << message;
     EXPECT_NE(message.find(words), std::string::npos) << message;
   };
@@ -55,10 +55,10 @@ TEST(ModelFile, OfSomethingElseIsRefusedByName) {
   refuses("layers", "wrong");
   auto other = tiny_options();
   other.layers = 1;
-  io::write_safetensors(folder.path("other"), tensors, eval::model_metadata(other));
+  io::write_safetensors(folder.path("other"), tensors, metadata_of(other));
   refuses("not a checkpoint of this model", "other");
   other.layers = -1;
-  io::write_safetensors(folder.path("negative"), tensors, eval::model_metadata(other));
+  io::write_safetensors(folder.path("negative"), tensors, metadata_of(other));
   refuses("layers", "negative");
   folder.write("truncated", "\x10");
   refuses("safetensors", "truncated");
@@ -71,8 +71,8 @@ TEST(ModelFile, AModelThatNoMemoryCouldHoldIsRefusedBeforeItIsBuilt) {
   const auto refuses = [&](const std::string& name, auto change) {
     auto options = tiny_options();
     change(options);
-    io::write_safetensors(folder.path(name), io::named_tensors(*model), eval::model_metadata(options));
-    const auto message = message_of([&] { eval::load_model(folder.path(name), torch::kCPU); });
+    io::write_safetensors(folder.path(name), io::named_tensors(*model), metadata_of(options));
+    const auto message = message_of([&] { models::load_language_model(folder.path(name), torch::kCPU); });
     EXPECT_NE(message.find(folder.path(name) + ": not a checkpoint of this model"), std::string::npos) << message;
   };
   constexpr std::int64_t kHuge = 1 << 23;

@@ -1,4 +1,4 @@
-#include "contextpool/eval/device.h"
+#include "contextpool/runtime/device.h"
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <limits>
 
-namespace contextpool::eval {
+namespace contextpool::runtime {
 
 torch::Device device_named(const std::string& name) {
   const bool cuda = torch::cuda::is_available();
@@ -70,4 +70,4 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_dtype(type_, type_before_);
 }
 
-}  // namespace contextpool::eval
+}  // namespace contextpool::runtime

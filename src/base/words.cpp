@@ -1,11 +1,11 @@
-#include <c10/util/Exception.h>
+#include "base/words.h"
 
-#include "nn/names.h"
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <numeric>
 
-namespace contextpool::nn {
+namespace contextpool {
 namespace {
 
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -53,4 +53,4 @@ void check_word(std::string_view who, std::string_view option, std::string_view 
   TORCH_CHECK_VALUE(false, who, ": ", option, " is \"", word, "\", expected one of ", list, did_you_mean(word, known));
 }
 
-}  // namespace contextpool::nn
+}  // namespace contextpool

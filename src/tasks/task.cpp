@@ -1,0 +1,20 @@
+#include "contextpool/tasks/task.h"
+
+#include "contextpool/models/registry.h"
+#include "contextpool/tasks/registry.h"
+
+namespace contextpool::tasks {
+
+Task::Task(const TaskKind& kind, OptionList model_options)
+    : kind_(kind), family_(models::find_family(kind.family())), model_options_(std::move(model_options)) {}
+
+void Task::set_model_option(const std::string& name, OptionValue value) { model_options_.set(name, std::move(value)); }
+
+void Task::build(torch::Device device) {
+  model_ = family_.build(model_options_);
+  device_ = device;
+  model_->to(device);
+  on_built();
+}
+
+}  // namespace contextpool::tasks
