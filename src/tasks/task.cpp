@@ -5,8 +5,11 @@
 
 namespace contextpool::tasks {
 
-Task::Task(const TaskKind& kind, OptionList model_options)
-    : kind_(kind), family_(models::find_family(kind.family())), model_options_(std::move(model_options)) {}
+Task::Task(const TaskKind& kind, OptionList model_options, OptionList options)
+    : kind_(kind),
+      family_(models::find_family(kind.family())),
+      model_options_(std::move(model_options)),
+      options_(std::move(options)) {}
 
 void Task::set_model_option(const std::string& name, OptionValue value) { model_options_.set(name, std::move(value)); }
 

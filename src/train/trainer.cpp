@@ -34,6 +34,7 @@ TrainOptions checked(TrainOptions options) {
 std::vector<Stage> counted_stages(const TrainOptions& options, const tasks::Task& task) {
   auto stages = options.stages;
   for (auto& stage : stages) {
+    task.kind().check(task.model_options(), task.options(), stage.length, stage.batch, options.accumulate);
     task.check_stage(stage.length, stage.batch);
     stage = counted(stage, task.steps_per_epoch(stage.length, stage.batch));
   }

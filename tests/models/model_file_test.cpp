@@ -10,6 +10,7 @@
 #include "../data/files.h"
 #include "../device.h"
 #include "contextpool/models/language_models.h"
+#include "contextpool/models/registry.h"
 
 namespace contextpool::testing {
 namespace {
@@ -18,6 +19,25 @@ models::LanguageModelOptions tiny_options() {
   auto options = models::find_language_model("cp-tiny").options;
   options.pool.ratio = 0.2;
   return options;
+}
+
+io::Metadata metadata_of(const models::LanguageModelOptions& options) {
+  return models::model_metadata(models::find_family("language_model"), list_options(options));
+}
+
+TEST(ModelFile, WithoutAFamilyIsALanguageModelAndOfAnUnknownOneIsRefused) {
+  const Folder folder;
+  const models::LanguageModel model(tiny_options());
+  auto metadata = metadata_of(tiny_options());
+  metadata.erase("contextpool.family");  // as version 0.1.0 wrote them
+  io::write_safetensors(folder.path("old"), io::named_tensors(*model), metadata);
+  EXPECT_EQ(models::load_language_model(folder.path("old"), torch::kCPU)->options().pool.ratio, 0.2);
+  metadata["contextpool.family"] = "languagemodel";
+  io::write_safetensors(folder.path("other"), io::named_tensors(*model), metadata);
+  const auto message = message_of([&] { models::load_model(folder.path("other"), torch::kCPU); });
+  EXPECT_NE(message.find("unknown family of models \"languagemodel\"; did you mean \"language_model\""),
+            std::string::npos)
+      << message;
 }
 
 TEST(ModelFile, RoundTripsToTheBit) {
@@ -88,12 +108,12 @@ TEST(ModelFile, AModelThatNoMemoryCouldHoldIsRefusedBeforeItIsBuilt) {
 
 TEST(ModelFile, ARunWithoutCheckpointsIsAnError) {
   const Folder folder;
-  EXPECT_NE(message_of([&] { eval::model_of_run(folder.path("none"), "newest"); }).find("no run folder"),
+  EXPECT_NE(message_of([&] { models::model_of_run(folder.path("none"), "newest"); }).find("no run folder"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { eval::model_of_run(folder.path(), "newest"); }).find("no whole checkpoint"),
+  EXPECT_NE(message_of([&] { models::model_of_run(folder.path(), "newest"); }).find("no whole checkpoint"),
             std::string::npos);
-  EXPECT_ANY_THROW(eval::model_of_run(folder.path(), "best"));
-  EXPECT_NE(message_of([&] { eval::model_of_run(folder.path(), "latest"); }).find("expected one of newest, best"),
+  EXPECT_ANY_THROW(models::model_of_run(folder.path(), "best"));
+  EXPECT_NE(message_of([&] { models::model_of_run(folder.path(), "latest"); }).find("expected one of newest, best"),
             std::string::npos);
 }
 

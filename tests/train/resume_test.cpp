@@ -208,7 +208,7 @@ TEST(Resume, ATornLineOfTheLogIsDropped) {
 
 // Trains in a process of its own, which ends as by kill -9 before the given operation on the disk (0: never). Returns
 // how many operations there were.
-int operations_until(int kill_before, const train::TrainOptions& options, const fs::path& run) {
+int operations_until(int kill_before, const TextRun& options, const fs::path& run) {
   const auto child = ::fork();
   if (child == 0) {
     int count = 0;

@@ -13,6 +13,7 @@
 
 #include "contextpool/data/batch.h"
 #include "contextpool/models/model_file.h"
+#include "contextpool/models/registry.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/io/files.h"
 #include "contextpool/train/memory.h"
@@ -28,6 +29,8 @@ std::vector<torch::Tensor> weights(TextTrainer& trainer) {
   for (const auto& p : trainer.model()->parameters()) all.push_back(p.detach().clone());
   return all;
 }
+
+double dev_loss(const train::StepReport& report) { return report.dev->figures.front().second; }
 
 bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -74,7 +77,8 @@ TEST_P(Learns, WhatABrokenModelCouldNot) {
   TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   trainer.run();
   const data::Text text(o.data, "bytes");
-  const auto score = eval::evaluate(trainer.model(), text, data::Split::test, {.window = 64, .step = 32});
+  auto model = trainer.model();
+  const auto score = eval::evaluate(model, text, data::Split::test, {.window = 64, .step = 32});
   EXPECT_LT(score.bits(), 0.2) << "1/8 is the entropy of the text";
   EXPECT_GT(score.bits(), 0.1);
 }
@@ -284,7 +288,7 @@ TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {
 TEST(Trainer, BadOptionsAreRefusedBeforeAnythingIsWritten) {
   const Folder folder;
   Watcher watcher;
-  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+  const auto refuses = [&](const std::string& words, const std::function<void(TextRun&)>& change) {
     auto o = plain_run(folder, 1);
     change(o);
     const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
@@ -300,10 +304,6 @@ TEST(Trainer, BadOptionsAreRefusedBeforeAnythingIsWritten) {
     o.model.positions = "learned";
     o.model.length = 8;
   });
-  refuses("256", [&](auto& o) {
-    o.layout = "letters";
-    o.data = folder.write("letters", std::string(4000, 'a'));
-  });
   refuses("device", [](auto& o) { o.device = "gpu"; });
 }
 
@@ -316,13 +316,13 @@ TEST(Trainer, TheBestCheckpointByDevLossIsMarkedAndKept) {
   TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   std::int64_t best = 0;
   for (std::size_t i = 0; i < watcher.reports.size(); ++i) {
-    if (*watcher.reports[i].dev_loss < *watcher.reports[best].dev_loss) best = static_cast<std::int64_t>(i);
+    if (dev_loss(watcher.reports[i]) < dev_loss(watcher.reports[best])) best = static_cast<std::int64_t>(i);
   }
   const auto marked = io::best_checkpoint(folder.path("run"));
   ASSERT_TRUE(marked);
   EXPECT_EQ(marked->step, best + 1);
   EXPECT_NO_THROW(io::load_checkpoint(io::checkpoint_folder(folder.path("run"), best + 1)));
-  EXPECT_NE(eval::model_of_run(folder.path("run"), "best").file.string().find("step-" + std::to_string(best + 1)),
+  EXPECT_NE(models::model_of_run(folder.path("run"), "best").file.string().find("step-" + std::to_string(best + 1)),
             std::string::npos);
 }
 
@@ -333,13 +333,13 @@ TEST(Trainer, TheAverageIsWhatEvalReadsAndDevScores) {
   Watcher watcher;
   TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   trainer.run();
-  const auto file = eval::model_of_run(folder.path("run"), "newest").file;
+  const auto file = models::model_of_run(folder.path("run"), "newest").file;
   EXPECT_EQ(file.filename(), "ema.safetensors");
   auto model = models::load_language_model(file, device());
   const data::Text text(o.data, "bytes");
   const auto score = eval::evaluate(model, text, data::Split::dev,
                                     {.window = 16, .step = 8, .batch = o.eval_batch, .tokens = o.eval_tokens});
-  EXPECT_DOUBLE_EQ(score.nats, *watcher.reports.back().dev_loss);
+  EXPECT_DOUBLE_EQ(score.nats, dev_loss(watcher.reports.back()));
   EXPECT_FALSE(model->parameters()[0].equal(trainer.model()->parameters()[0]));
 }
 
@@ -359,7 +359,7 @@ TEST(Trainer, ARunThatFailsInItsFirstStepLeavesNoFolder) {
 TEST(Trainer, ARunThatCannotFitIntoMemoryIsRefusedBeforeAnythingIsBuilt) {
   const Folder folder;
   Watcher watcher;
-  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+  const auto refuses = [&](const std::string& words, const std::function<void(TextRun&)>& change) {
     auto o = plain_run(folder, 1);
     change(o);
     const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
@@ -377,8 +377,10 @@ TEST(Trainer, TheEstimateOfMemoryIsBelowWhatIsUsed) {
   o.model = models::find_language_model("cp-tiny").options;
   o.stages = {{64, 8, 1, 1e-3, 0}};
   TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
-  EXPECT_LT(train::least_memory(o), static_cast<double>(watcher.reports.back().memory));
-  EXPECT_GT(train::least_memory(o), 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
+  const auto& kind = tasks::task_of(models::find_family("language_model"));
+  const auto least = train::least_memory(o, kind, list_options(o.model));
+  EXPECT_LT(least, static_cast<double>(watcher.reports.back().memory));
+  EXPECT_GT(least, 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
 }
 
 TEST(Trainer, ARunFolderThatIsRemovedEndsTheRun) {
@@ -390,6 +392,29 @@ TEST(Trainer, ARunFolderThatIsRemovedEndsTheRun) {
   const auto message = message_of([&] { trainer.run(); });
   EXPECT_NE(message.find("run/checkpoints: was removed or replaced"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(folder.path("run"))) << "and is not made again";
+}
+
+TEST(Trainer, LoadersChangeNothing) {
+  const Folder folder;
+  auto o = small_run(folder);
+  Watcher watcher;
+  o.loaders = 0;
+  TextTrainer(o, {folder.path("none"), false, ""}, watcher).run();
+  for (const std::int64_t loaders : {1, 3}) {
+    o.loaders = loaders;
+    const auto run = folder.path("run" + std::to_string(loaders));
+    TextTrainer(o, {run, false, ""}, watcher).run();
+    expect_same_run(folder.path("none"), run, 8);
+  }
+}
+
+TEST(Trainer, EpochsAreRefusedWhereDataHaveNone) {
+  const Folder folder;
+  auto o = plain_run(folder, 4);
+  o.stages[0].epochs = 2;
+  Watcher watcher;
+  const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
+  EXPECT_NE(message.find("have no epochs"), std::string::npos) << message;
 }
 
 TEST(Trainer, CheckpointsByTheClockChangeNothingElse) {
@@ -413,17 +438,19 @@ TEST(Trainer, CheckpointsKnowTheLengthOfTheirRows) {
   Watcher watcher;
   TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   const auto length = [&](std::int64_t step) {
-    return eval::trained_length(io::checkpoint_folder(folder.path("run"), step) / "ema.safetensors");
+    const auto file = io::checkpoint_folder(folder.path("run"), step) / "ema.safetensors";
+    return models::describe_model(file).metadata.at("contextpool.length");
   };
-  EXPECT_EQ(length(2), 16);
-  EXPECT_EQ(length(4), 16);
-  EXPECT_EQ(length(6), 24);
+  EXPECT_EQ(length(2), "16");
+  EXPECT_EQ(length(4), "16");
+  EXPECT_EQ(length(6), "24");
 }
 
 TEST(ProgressLine, FitsIntoANarrowTerminal) {
   const train::StepReport report{.step = 120,
                                  .steps = 1000,
                                  .loss = std::log(2) * 1.5,
+                                 .figures = {{"bpc", 1.5}},
                                  .units_per_second = 4512,
                                  .seconds_left = 62,
                                  .memory = 812'000'000};
@@ -436,6 +463,7 @@ TEST(ProgressLine, SaysWhatMatters) {
   const auto line = train::progress_line({.step = 120,
                                           .steps = 1000,
                                           .loss = std::log(2) * 1.5,
+                                          .figures = {{"bpc", 1.5}},
                                           .units_per_second = 4512,
                                           .seconds_left = 62,
                                           .memory = 812'000'000});

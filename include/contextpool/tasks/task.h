@@ -57,6 +57,7 @@ class Task {
   virtual ~Task() = default;
 
   const TaskKind& kind() const { return kind_; }
+  const OptionList& options() const { return options_; }
 
   // The model.
   const models::Family& family() const { return family_; }
@@ -95,14 +96,14 @@ class Task {
   virtual std::vector<nn::WindowStatistics> windows(const StepPlace& /*place*/, bool /*bfloat16*/) { return {}; }
 
  protected:
-  Task(const TaskKind& kind, OptionList model_options);
+  Task(const TaskKind& kind, OptionList model_options, OptionList options);
   void set_model_option(const std::string& name, OptionValue value);  // while the task is opened, from its data
   virtual void on_built() {}                                      // the model is there, on its device
 
  private:
   const TaskKind& kind_;
   const models::Family& family_;
-  OptionList model_options_;
+  OptionList model_options_, options_;
   std::shared_ptr<torch::nn::Module> model_;
   torch::Device device_ = torch::kCPU;
 };
