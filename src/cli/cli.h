@@ -60,6 +60,7 @@ struct ModelFlags {
   std::string run, checkpoint, which = "newest", device = "auto";
 
   void add_to(CLI::App& app);
+  void check_which() const;
   contextpool::models::RunModel find() const;
   std::string file() const;  // says on stderr which checkpoint was taken, and what was skipped as broken
 };

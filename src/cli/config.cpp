@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/presets.h"
 #include "base/words.h"
+#include "cli/presets.h"
 
 namespace contextpool::cli {
 namespace {
@@ -22,7 +22,11 @@ bool is_number(const std::string& word) {
 
 // As TOML writes it: a basic string, or the number or truth value that the word is.
 std::string quoted(const std::string& word) {
-  if (word == "true" || word == "false" || is_number(word)) return word;
+  if (word == "true" || word == "false") return word;
+  if (is_number(word)) {  // one way to write a number
+    const bool whole = word.find_first_not_of("+-0123456789") == std::string::npos;
+    return whole ? word : nlohmann::json(std::stod(word)).dump();
+  }
   std::ostringstream text;
   text << toml::value<std::string>(word);
   auto result = text.str();

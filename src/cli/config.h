@@ -1,6 +1,6 @@
-// Config files and flags are one definition: the line `key = value` is the flag --key value. Files are TOML; a key stands
-// in the section of its flag's group ([model], [data], [optimizer], [train]) or in none. A flag on the command line wins
-// over a config file, which wins over a preset, which wins over the preset that it names with `base = "..."`.
+// Config files and flags are one definition: the line `key = value` is the flag --key value. Files are TOML; a key
+// stands in the section of its flag's group ([model], [data], [optimizer], [train]) or in none. A flag on the command
+// line wins over a config file, which wins over a preset, which wins over the preset that it names with `base = "..."`.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -11,8 +11,8 @@
 #include <iostream>
 
 #include "cli/cli.h"
-#include "contextpool/runtime/device.h"
 #include "contextpool/ops/pool1d.h"
+#include "contextpool/runtime/device.h"
 #include "kernels/cpu/instructions.h"
 
 namespace contextpool::cli {

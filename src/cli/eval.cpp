@@ -1,5 +1,6 @@
 // contextpool eval: the score of a trained model on held-out data, by the task of its family.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -24,7 +25,11 @@ std::string named_file(const Arguments& arguments, ModelFlags& flags) {
   } catch (const CLI::ParseError& e) {
     throw Wrong(e.what());
   }
-  return flags.run.empty() == flags.checkpoint.empty() ? "" : flags.find().file.string();
+  if (flags.run.empty() == flags.checkpoint.empty()) return "";
+  flags.check_which();
+  if (!flags.run.empty() && !std::filesystem::exists(flags.run + "/config.toml"))
+    throw Wrong(flags.run + ": there is no run in it (--run names the folder of a training run)");
+  return flags.find().file.string();
 }
 
 // Where no data are named: those that the run was trained on, read as they were then.
@@ -65,7 +70,7 @@ int eval(const Arguments& arguments) {
   request.options = with_data_of_run(options.over(kind.eval_options()), kind, flags, request.given);
   request.note = [](const std::string& line) { std::cerr << "contextpool: " << line << "\n"; };
   as_command([&] {
-    if (!file.empty() || app.count_all() > 1) kind.check_eval(request);
+    kind.check_eval(request);
     request.device = runtime::device_named(flags.device);
   });
   request.file = flags.file();

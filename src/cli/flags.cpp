@@ -5,7 +5,6 @@
 #include "base/words.h"
 #include "cli/cli.h"
 
-
 namespace contextpool::cli {
 namespace {
 
@@ -71,10 +70,14 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--device", device, "auto, cpu, cuda or cuda:N");
 }
 
+void ModelFlags::check_which() const {
+  as_command([&] { check_word("contextpool", "which", which, {"newest", "best"}); });
+}
+
 contextpool::models::RunModel ModelFlags::find() const {
   if (run.empty() == checkpoint.empty()) throw Wrong("one of --run DIR and --checkpoint FILE is needed");
   if (run.empty()) return {checkpoint, ""};
-  as_command([&] { check_word("contextpool", "which", which, {"newest", "best"}); });
+  check_which();
   return contextpool::models::model_of_run(run, which);
 }
 

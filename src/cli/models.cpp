@@ -30,7 +30,8 @@ int models(const Arguments& arguments) {
 
   for (const auto* f : contextpool::models::families()) {
     if (!family.empty() && f->name() != family) continue;
-    std::printf("%-28s %11s %10s %12s  %-22s %s\n", f->name().c_str(), "parameters", "MACs", "with pooling", "of one", "");
+    std::printf("%-28s %11s %10s %12s  %-22s %s\n", f->name().c_str(), "parameters", "MACs", "with pooling", "of one",
+                "");
     for (const auto& model : f->models()) {
       const auto cost = f->cost(model.options, length);
       constexpr double kPerMac = 2;  // floating-point operations

@@ -52,7 +52,10 @@ std::vector<Option> unlike_in_files(const models::Family& family) {
 
 struct TrainFlags : RunFlags {
   TrainFlags(CLI::App& app, const models::FoundModel& found, const tasks::TaskKind& task_kind)
-      : family(found.family), named(found.model), kind(task_kind), model_options(family_flags(app)),
+      : family(found.family),
+        named(found.model),
+        kind(task_kind),
+        model_options(family_flags(app)),
         data_options(app, kind.train_options(), kData, OptionFlags::Defaults::shown) {
     add_recipe_flags(app);
     add_other_flags(app);
@@ -107,7 +110,8 @@ void TrainFlags::add_recipe_flags(CLI::App& app) {
   recipe("--beta2", o.optimizer.beta2, "AdamW");
   recipe("--eps", o.optimizer.eps, "AdamW");
   recipe("--momentum", o.optimizer.momentum, "SGD");
-  app.add_flag("--nesterov", o.optimizer.nesterov, "SGD: Nesterov's form of momentum; --nesterov=false for the plain one")
+  app.add_flag("--nesterov", o.optimizer.nesterov,
+               "SGD: Nesterov's form of momentum; --nesterov=false for the plain one")
       ->group(kOptimizer)
       ->default_str("true");
   recipe("--weight-decay", o.optimizer.weight_decay, "of matrices and convolutions; biases and norms have none");
@@ -288,8 +292,7 @@ int train(const Arguments& arguments) {
   if (f.resume) check_same_run(app, files.front(), f);
   const auto device = as_command([&] { return runtime::device_named(f.options.device); });
   as_command([&] { train::check_memory(f.options, kind, chosen.model, device); });
-  const auto cost =
-      as_command([&] { return found.family.cost(chosen.model, f.options.stages.front().length); });
+  const auto cost = as_command([&] { return found.family.cost(chosen.model, f.options.stages.front().length); });
   set_threads(f.threads);
 
   Console console(f.print_every);

@@ -7,8 +7,8 @@
 #include <array>
 #include <span>
 
-#include "contextpool/io/crc32c.h"
 #include "base/words.h"
+#include "contextpool/io/crc32c.h"
 
 namespace contextpool::data {
 namespace {

@@ -25,7 +25,7 @@ struct LanguageModelEvalOptions {
 };
 
 template <typename Options, typename F>
-  requires std::same_as<std::remove_const_t<Options>, LanguageModelEvalOptions>
+requires std::same_as<std::remove_const_t<Options>, LanguageModelEvalOptions>
 void for_each_option(Options& options, F f) {
   f("data", options.data, "text file; else the one that the run was trained on");
   f("layout", options.layout,
@@ -34,8 +34,7 @@ void for_each_option(Options& options, F f) {
   f("protocol", options.protocol,
     "windows and steps: trained (the length of the training rows, and half of it) or paper (32768 and 512)");
   f("window", options.window, "tokens of a window; 0: the protocol's");
-  f("step", options.step,
-    "tokens from window to window, and scored in each; 0: half of --window, or the protocol's");
+  f("step", options.step, "tokens from window to window, and scored in each; 0: half of --window, or the protocol's");
   f("batch", options.batch, "windows at once; 0: as many as have 16384 tokens together");
   f("tokens", options.tokens, "of the split; 0: all");
   f("bfloat16", options.bfloat16, "matrix products in bfloat16");
@@ -111,7 +110,7 @@ EvalResult result_of(const eval::Score& score, double seconds, std::int64_t memo
                 score.nats, static_cast<long long>(score.tokens), split.c_str(), static_cast<long long>(windows.window),
                 static_cast<long long>(windows.step), rate);
   const nlohmann::ordered_json json{
-      {"bpc", score.bits()},      {"loss", score.nats},    {"tokens", score.tokens},    {"split", split},
+      {"bpc", score.bits()},      {"loss", score.nats},   {"tokens", score.tokens},    {"split", split},
       {"window", windows.window}, {"step", windows.step}, {"tokens_per_second", rate}, {"memory", memory}};
   return {line.data(), json.dump()};
 }
@@ -124,7 +123,8 @@ void check_language_model_eval(const EvalRequest& request) {
   const auto o = options_of(request);
   check_word("contextpool", "protocol", o.protocol, {"trained", "paper"});
   data::split_named(o.split);
-  for (const auto& [name, value] : {std::pair{"window", o.window}, std::pair{"step", o.step}, std::pair{"batch", o.batch}}) {
+  for (const auto& [name, value] :
+       {std::pair{"window", o.window}, std::pair{"step", o.step}, std::pair{"batch", o.batch}}) {
     TORCH_CHECK_VALUE(!is_given(request, name) || value >= 1, "--", name, " is ", value, ", expected at least 1");
   }
   TORCH_CHECK_VALUE(o.tokens >= 0, "--tokens is ", o.tokens, ", expected 0 (all) or more");

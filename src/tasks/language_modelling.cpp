@@ -134,9 +134,8 @@ torch::Tensor LanguageModelling::loss(const std::vector<torch::Tensor>& batch, b
     const runtime::Autocast autocast(device(), bfloat16);
     logits = language_model_->forward(batch[0]);
   }
-  return torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1).to(torch::kFloat), batch[1].flatten(),
-      torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat), batch[1].flatten(),
+                                              torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
 }
 
 torch::Tensor LanguageModelling::regularizer() { return language_model_->span_loss(); }

@@ -23,7 +23,8 @@ Stage counted(Stage stage, std::int64_t steps_per_epoch) {
   TORCH_CHECK_VALUE(stage.epochs >= 0 && stage.warmup_epochs >= 0 && std::isfinite(stage.epochs + stage.warmup_epochs),
                     "contextpool: a stage of ", stage.epochs, " epochs, ", stage.warmup_epochs,
                     " of them warm-up; expected numbers of 0 or more");
-  TORCH_CHECK_VALUE(steps_per_epoch > 0, "contextpool: these data are sampled at random and have no epochs; give --steps ",
+  TORCH_CHECK_VALUE(steps_per_epoch > 0,
+                    "contextpool: these data are sampled at random and have no epochs; give --steps ",
                     "and --warmup instead");
   const auto steps = [&](double epochs) {
     return static_cast<std::int64_t>(std::ceil(epochs * static_cast<double>(steps_per_epoch)));

@@ -23,8 +23,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
 constexpr double kOldSpeed = 0.9;      // share of the earlier steps in the speed that is shown
 constexpr std::int64_t kAhead = 2;     // steps whose batches are made before they are needed, for each loader
-constexpr double kMinute = 60;       // seconds
-constexpr double kFirstMinutes = 1;  // until the first checkpoint by the clock
+constexpr double kMinute = 60;         // seconds
+constexpr double kFirstMinutes = 1;    // until the first checkpoint by the clock
 
 TrainOptions checked(TrainOptions options) {
   validate(options);
@@ -148,8 +148,8 @@ std::optional<std::int64_t> Trainer::resume(const Start& start) {
 void Trainer::restore(const io::Checkpoint& checkpoint) {
   const auto file = checkpoint.folder / "model.safetensors";
   const auto saved = models::describe_model(checkpoint.metadata, file);
-  const bool same = saved.family.name() == task_->family().name() &&
-                    to_json(saved.options) == to_json(task_->model_options());
+  const bool same =
+      saved.family.name() == task_->family().name() && to_json(saved.options) == to_json(task_->model_options());
   TORCH_CHECK_VALUE(same, file.string(), ": a checkpoint of another model than config.toml and the flags describe");
   io::load_into(io::named_tensors(*task_->model()), checkpoint.model, file.string());
   io::load_into(optimizer_->state(), checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());

@@ -147,7 +147,8 @@ TEST(Registry, FamiliesGiveTheirOptionsBackFromTheirJson) {
       SCOPED_TRACE(model.name);
       EXPECT_EQ(&models::find_model(model.name).family, family);
       EXPECT_EQ(to_json(family->read(to_json(model.options), "test")), to_json(model.options));
-      EXPECT_LE(family->least_parameters(model.options), static_cast<double>(family->cost(model.options, 0).parameters));
+      EXPECT_LE(family->least_parameters(model.options),
+                static_cast<double>(family->cost(model.options, 0).parameters));
     }
   }
   EXPECT_ANY_THROW(models::register_family(models::language_model_family())) << "the name is taken";

@@ -98,8 +98,7 @@ class SgdForms : public ::testing::TestWithParam<std::tuple<double, bool>> {};
 TEST_P(SgdForms, AgreesWithPyTorchsOwnAndDecaysWhatDecays) {
   torch::manual_seed(4);
   const auto [momentum, nesterov] = GetParam();
-  const train::OptimizerOptions options{
-      .kind = "sgd", .momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1};
+  const train::OptimizerOptions options{.kind = "sgd", .momentum = momentum, .nesterov = nesterov, .weight_decay = 0.1};
   const auto ours = leaf(there(torch::randn({6, 6}))), theirs = leaf(ours.detach());
   const auto bias = leaf(there(torch::randn({6}))), their_bias = leaf(bias.detach());
   const auto sgd = train::make_optimizer({{"p", ours, true}, {"b", bias, false}}, options);

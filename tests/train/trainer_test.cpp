@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "contextpool/data/batch.h"
-#include "contextpool/models/model_file.h"
-#include "contextpool/models/registry.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/io/files.h"
+#include "contextpool/models/model_file.h"
+#include "contextpool/models/registry.h"
 #include "contextpool/train/memory.h"
 #include "runs.h"
 

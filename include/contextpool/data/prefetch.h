@@ -1,5 +1,5 @@
-// Makes what the next steps need on other threads. next() gives the results in order, whatever the number of threads; an
-// error of making one is thrown by the next() that would have given it.
+// Makes what the next steps need on other threads. next() gives the results in order, whatever the number of threads;
+// an error of making one is thrown by the next() that would have given it.
 #pragma once
 
 #include <condition_variable>

@@ -1,9 +1,9 @@
-// Which items a step sees, as a pure function of (seed, how many items came before): nothing has to be saved to go on at
-// any step, and neither threads nor ranks change it.
+// Which items a step sees, as a pure function of (seed, how many items came before): nothing has to be saved to go on
+// at any step, and neither threads nor ranks change it.
 //
-// Epochs: the k-th item of a run is item permuted(seed, k / size, k % size) of the split, so that every epoch shows each
-// item once, in an order of its own. A batch may span the end of an epoch. (Texts are sampled with repetition instead:
-// data/batch.h.)
+// Epochs: the k-th item of a run is item permuted(seed, k / size, k % size) of the split, so that every epoch shows
+// each item once, in an order of its own. A batch may span the end of an epoch. (Texts are sampled with repetition
+// instead: data/batch.h.)
 #pragma once
 
 #include <cstdint>

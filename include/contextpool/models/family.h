@@ -30,9 +30,9 @@ namespace contextpool::models {
 // rotations, biases, look-ups.
 struct Cost {
   int64_t parameters = 0;
-  double flops = 0;             // without the pooling sum
-  double pooling_flops = 0;     // the pooling sum as its formula reads, over all tokens whatever their share of it
-  std::string per = "token";    // of a row of 2048, of an image of 224 x 224: as the family says
+  double flops = 0;           // without the pooling sum
+  double pooling_flops = 0;   // the pooling sum as its formula reads, over all tokens whatever their share of it
+  std::string per = "token";  // of a row of 2048, of an image of 224 x 224: as the family says
 };
 
 template <typename Options>

@@ -44,7 +44,7 @@ struct LanguageModelOptions {
 // Calls f(name, value, help) for every option, value being a reference into `options` (int64_t, double or std::string).
 // The one list behind the JSON below and the command line's flags.
 template <typename Options, typename F>
-  requires std::same_as<std::remove_const_t<Options>, LanguageModelOptions>
+requires std::same_as<std::remove_const_t<Options>, LanguageModelOptions>
 void for_each_option(Options& options, F f) {
   f("vocabulary", options.vocabulary, "symbols: 256 for bytes, 27 for text8");
   f("layers", options.layers, "transformer blocks");

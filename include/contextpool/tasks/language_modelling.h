@@ -1,5 +1,6 @@
-// Language modelling: the next symbol of a text. A batch is rows of the training split at random places; the loss is the
-// mean cross-entropy in nats; the score is bits per character of the dev text by overlapping windows (eval/windows.h).
+// Language modelling: the next symbol of a text. A batch is rows of the training split at random places; the loss is
+// the mean cross-entropy in nats; the score is bits per character of the dev text by overlapping windows
+// (eval/windows.h).
 #pragma once
 
 #include <concepts>
@@ -21,7 +22,7 @@ struct LanguageModellingOptions {
 
 // See base/options.h.
 template <typename Options, typename F>
-  requires std::same_as<std::remove_const_t<Options>, LanguageModellingOptions>
+requires std::same_as<std::remove_const_t<Options>, LanguageModellingOptions>
 void for_each_option(Options& options, F f) {
   f("data", options.data, "text file");
   f("layout", options.layout, "of the file: bytes, letters, enwik8 or text8");

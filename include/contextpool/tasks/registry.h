@@ -1,5 +1,5 @@
-// The kinds of task by the family of models that they train: what `contextpool train` and `contextpool eval` ask to know
-// the flags of a model's data and to open or score it.
+// The kinds of task by the family of models that they train: what `contextpool train` and `contextpool eval` ask to
+// know the flags of a model's data and to open or score it.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace contextpool::tasks {
 struct EvalRequest {
   std::filesystem::path file;  // of the model
   torch::Device device = torch::kCPU;
-  OptionList options;                                                    // of eval_options(), as given
-  std::vector<std::string> given;                                        // those of them that the user named
-  std::function<void(std::int64_t done, std::int64_t all)> progress;     // may be empty
-  std::function<void(const std::string& line)> note;                     // one line for the user
+  OptionList options;                                                 // of eval_options(), as given
+  std::vector<std::string> given;                                     // those of them that the user named
+  std::function<void(std::int64_t done, std::int64_t all)> progress;  // may be empty
+  std::function<void(const std::string& line)> note;                  // one line for the user
 };
 
 struct EvalResult {
@@ -30,9 +30,9 @@ struct EvalResult {
 class TaskKind {
  public:
   virtual ~TaskKind() = default;
-  virtual std::string family() const = 0;     // of the models that it trains
-  virtual std::string unit() const = 0;       // of data: "tokens"
-  virtual std::string summary() const = 0;    // what `train` does with it, one line
+  virtual std::string family() const = 0;        // of the models that it trains
+  virtual std::string unit() const = 0;          // of data: "tokens"
+  virtual std::string summary() const = 0;       // what `train` does with it, one line
   virtual OptionList train_options() const = 0;  // data and how they are read, with defaults
   // Options of the model that follow from the data, and so are no flags: "vocabulary".
   virtual std::vector<std::string> derived_options() const { return {}; }
@@ -56,7 +56,7 @@ class TaskKind {
 };
 
 std::vector<const TaskKind*> task_kinds();
-void register_task(std::unique_ptr<TaskKind> kind);  // as models::register_family
+void register_task(std::unique_ptr<TaskKind> kind);     // as models::register_family
 const TaskKind& task_of(const models::Family& family);  // throws if none trains it
 
 }  // namespace contextpool::tasks

@@ -1,5 +1,5 @@
-// A task: what is learnt, from which data, and how well. The trainer sees models and data through this alone; checkpoints,
-// log, schedule, optimizer and loop are its own and the same for all.
+// A task: what is learnt, from which data, and how well. The trainer sees models and data through this alone;
+// checkpoints, log, schedule, optimizer and loop are its own and the same for all.
 //
 // A task is opened (its data read and checked, its model's options completed from them), then built. batch() is a pure
 // function of its arguments and may be called on several threads at once; everything else is the training thread's.
@@ -23,9 +23,9 @@ namespace contextpool::tasks {
 // Which step of a run: all that a batch may depend on.
 struct StepPlace {
   std::int64_t seed = 0;
-  std::int64_t step = 0;         // of the run, from 0
-  std::int64_t length = 0;       // of its stage
-  std::int64_t batch = 0;        // of its stage
+  std::int64_t step = 0;          // of the run, from 0
+  std::int64_t length = 0;        // of its stage
+  std::int64_t batch = 0;         // of its stage
   std::int64_t items_before = 0;  // the batches of all steps before, added up
 };
 
@@ -98,7 +98,7 @@ class Task {
  protected:
   Task(const TaskKind& kind, OptionList model_options, OptionList options);
   void set_model_option(const std::string& name, OptionValue value);  // while the task is opened, from its data
-  virtual void on_built() {}                                      // the model is there, on its device
+  virtual void on_built() {}                                          // the model is there, on its device
 
  private:
   const TaskKind& kind_;

@@ -11,8 +11,8 @@
 namespace contextpool::train {
 
 struct StepReport {
-  std::int64_t step = 0, steps = 0;  // done, of
-  double loss = 0;                   // not finite if the step was skipped
+  std::int64_t step = 0, steps = 0;         // done, of
+  double loss = 0;                          // not finite if the step was skipped
   std::vector<tasks::Figure> figures = {};  // the loss in other words
   double lr = 0, gradient_norm = 0;
   bool skipped = false;

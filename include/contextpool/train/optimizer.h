@@ -12,10 +12,10 @@
 namespace contextpool::train {
 
 struct OptimizerOptions {
-  std::string kind = "adamw";                   // adamw or sgd
+  std::string kind = "adamw";                    // adamw or sgd
   double beta1 = 0.9, beta2 = 0.98, eps = 1e-8;  // of AdamW
-  double momentum = 0.9;                        // of SGD
-  bool nesterov = true;                         // of SGD
+  double momentum = 0.9;                         // of SGD
+  bool nesterov = true;                          // of SGD
   double weight_decay = 0.01;
 };
 

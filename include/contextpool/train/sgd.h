@@ -1,4 +1,5 @@
-// Stochastic gradient descent with momentum, as torch.optim.SGD computes it, in a few passes over all parameters at once:
+// Stochastic gradient descent with momentum, as torch.optim.SGD computes it, in a few passes over all parameters at
+// once:
 //
 //   g <- g + decay p,   b <- momentum b + g,   p <- p - lr (nesterov ? g + momentum b : b)
 //

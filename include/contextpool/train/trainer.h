@@ -9,8 +9,8 @@
 // threads, a run that was stopped or killed and resumed ends with the same bits as one that was not.
 //
 // Each checkpoint keeps the identity of the data (of a text, its size and CRC-32C): a run is resumed with the same data
-// only, wherever they lie. Beside the checkpoints of every checkpoint_every steps there are some by the clock, which change
-// nothing else: not the log, not the result.
+// only, wherever they lie. Beside the checkpoints of every checkpoint_every steps there are some by the clock, which
+// change nothing else: not the log, not the result.
 //
 // A run folder: config.toml, log.jsonl, events.* and checkpoints/ (io/checkpoint.h). A line of the log is an object
 // with step, stage, loss and the task's words for it (bpc), lr, gradient_norm and the units so far (tokens); skipped:
@@ -109,7 +109,7 @@ class Trainer {
 
   std::chrono::steady_clock::time_point clock_, saved_at_;
   bool saved_ = false;  // a checkpoint, since the start
-  double waited_ = 0;  // seconds of this step, for data
+  double waited_ = 0;   // seconds of this step, for data
   double seconds_per_unit_ = 0;
   std::optional<data::Prefetch<StepBatch>> batches_;  // last: its threads ask all of the above
 };
