@@ -37,7 +37,7 @@ def test_the_toy_learns_what_a_broken_loop_could_not(whole: Path) -> None:
     assert lines[0]["loss"] > 0.5 and lines[-1]["dev_accuracy"] > 0.9
     score = json.loads(says("eval", "--run", whole, "--json"))
     assert score["accuracy"] == lines[-1]["dev_accuracy"]
-    best = json.loads((whole / "checkpoints/best.json").read_text())
+    best = json.loads((whole / "checkpoints/BEST.json").read_text())
     assert best["value"] == max(line["dev_accuracy"] for line in lines if "dev_accuracy" in line)
 
 
