@@ -291,13 +291,13 @@ int train(const Arguments& arguments) {
   if (f.run.empty()) throw Wrong("--run DIR is needed: the folder to write");
   if (f.resume) check_same_run(app, files.front(), f);
   const auto device = as_command([&] { return runtime::device_named(f.options.device); });
-  as_command([&] { train::check_memory(f.options, kind, chosen.model, device); });
+  as_command([&] { train::check_memory(f.options, kind, found.family, chosen.model, device); });
   const auto cost = as_command([&] { return found.family.cost(chosen.model, f.options.stages.front().length); });
   set_threads(f.threads);
 
   Console console(f.print_every);
   catch_signals();
-  const std::shared_ptr<tasks::Task> task = kind.open(chosen.model, chosen.data);
+  const std::shared_ptr<tasks::Task> task = kind.open(found.family, chosen.model, chosen.data);
   train::Trainer trainer(f.options, task, {f.run, f.resume, config, f.unverified}, console);
   if (trainer.finished()) return 0;
   console.on_message(f.model + ", " + std::to_string(cost.parameters) + " parameters; writing to " + f.run);

@@ -22,6 +22,8 @@ LanguageModelOptions with_vocabulary(LanguageModelOptions model, const LanguageM
   return model;
 }
 
+constexpr const char* kFamily = "language_model";
+
 double size(std::int64_t n) { return static_cast<double>(n); }
 
 template <typename Options>
@@ -33,7 +35,7 @@ Options typed(const OptionList& list) {
 
 class LanguageModellingKind : public TaskKind {
  public:
-  std::string family() const override { return "language_model"; }
+  std::vector<std::string> families() const override { return {kFamily}; }
   std::string unit() const override { return "tokens"; }
   std::string summary() const override { return "Trains a language model on the symbols of a text."; }
   OptionList train_options() const override { return list_options(LanguageModellingOptions{}); }
@@ -47,7 +49,8 @@ class LanguageModellingKind : public TaskKind {
              std::int64_t parts) const override;
   double least_activations(const OptionList& model_options, std::int64_t length, double batch,
                            bool bfloat16) const override;
-  std::unique_ptr<Task> open(const OptionList& model_options, const OptionList& options) const override {
+  std::unique_ptr<Task> open(const models::Family& /*family*/, const OptionList& model_options,
+                             const OptionList& options) const override {
     return std::make_unique<LanguageModelling>(typed<LanguageModelOptions>(model_options),
                                                typed<LanguageModellingOptions>(options));
   }
@@ -83,7 +86,7 @@ double LanguageModellingKind::least_activations(const OptionList& model_options,
 }  // namespace
 
 LanguageModelling::LanguageModelling(const LanguageModelOptions& model, LanguageModellingOptions options)
-    : Task(task_of(models::find_family("language_model")), list_options(with_vocabulary(model, options)),
+    : Task(task_of(models::find_family(kFamily)), models::find_family(kFamily), list_options(with_vocabulary(model, options)),
            list_options(options)),
       options_(std::move(options)),
       text_(options_.data, options_.layout) {

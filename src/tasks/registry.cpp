@@ -1,5 +1,7 @@
 #include "contextpool/tasks/registry.h"
 
+#include <algorithm>
+
 #include "contextpool/tasks/language_modelling.h"
 
 namespace contextpool::tasks {
@@ -29,7 +31,8 @@ void register_task(std::unique_ptr<TaskKind> kind) { registered().push_back(std:
 
 const TaskKind& task_of(const models::Family& family) {
   for (const auto* kind : task_kinds()) {
-    if (kind->family() == family.name()) return *kind;
+    const auto names = kind->families();
+    if (std::find(names.begin(), names.end(), family.name()) != names.end()) return *kind;
   }
   TORCH_CHECK_VALUE(false, "contextpool: no task trains or scores models of the family \"", family.name(), "\"");
 }

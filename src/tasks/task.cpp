@@ -1,13 +1,12 @@
 #include "contextpool/tasks/task.h"
 
-#include "contextpool/models/registry.h"
 #include "contextpool/tasks/registry.h"
 
 namespace contextpool::tasks {
 
-Task::Task(const TaskKind& kind, OptionList model_options, OptionList options)
+Task::Task(const TaskKind& kind, const models::Family& family, OptionList model_options, OptionList options)
     : kind_(kind),
-      family_(models::find_family(kind.family())),
+      family_(family),
       model_options_(std::move(model_options)),
       options_(std::move(options)) {}
 

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <string>
 
-#include "contextpool/models/registry.h"
 #include "contextpool/runtime/device.h"
 
 namespace contextpool::train {
@@ -16,10 +15,10 @@ constexpr double kGibi = 1024.0 * 1024 * 1024;
 
 double size(std::int64_t n) { return static_cast<double>(n); }
 
-double state_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options) {
+double state_memory(const TrainOptions& options, const models::Family& family, const OptionList& model_options) {
   // Weight, gradient, what the optimizer keeps, and the average.
   const double copies = 2 + optimizer_copies(options.optimizer) + (options.ema > 0 ? 1 : 0);
-  return copies * kFloat * models::find_family(kind.family()).least_parameters(model_options);
+  return copies * kFloat * family.least_parameters(model_options);
 }
 
 // Of the largest micro-batch.
@@ -40,14 +39,15 @@ std::string in_gibi(double bytes) {
 
 }  // namespace
 
-double least_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options) {
-  return state_memory(options, kind, model_options) + activation_memory(options, kind, model_options);
+double least_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                    const OptionList& model_options) {
+  return state_memory(options, family, model_options) + activation_memory(options, kind, model_options);
 }
 
-void check_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options,
-                  torch::Device device) {
+void check_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                  const OptionList& model_options, torch::Device device) {
   const auto there = size(runtime::total_memory(device));
-  const auto state = state_memory(options, kind, model_options);
+  const auto state = state_memory(options, family, model_options);
   const auto activations = activation_memory(options, kind, model_options);
   TORCH_CHECK_VALUE(there <= 0 || state + activations <= there, "contextpool: this run needs at least ",
                     in_gibi(state + activations), " of memory (", in_gibi(state), " for weights and optimizer, ",

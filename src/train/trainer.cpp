@@ -52,7 +52,7 @@ std::string kept_weights(const std::vector<io::NewestWhole::Skipped>& skipped) {
 }
 
 void build(tasks::Task& task, const TrainOptions& options, torch::Device device) {
-  check_memory(options, task.kind(), task.model_options(), device);
+  check_memory(options, task.kind(), task.family(), task.model_options(), device);
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   task.build(device);
 }

@@ -48,8 +48,9 @@ double accuracy(PerceptronImpl& model, const Spirals& spirals, torch::Device dev
 
 class SpiralTask : public tasks::Task {
  public:
-  SpiralTask(const tasks::TaskKind& kind, const OptionList& model, const OptionList& options)
-      : Task(kind, model, options), spirals_{.train = options.get<std::int64_t>("points")} {}
+  SpiralTask(const tasks::TaskKind& kind, const models::Family& family, const OptionList& model,
+             const OptionList& options)
+      : Task(kind, family, model, options), spirals_{.train = options.get<std::int64_t>("points")} {}
 
   std::string data_identity() const override { return nlohmann::json{{"points", spirals_.train}}.dump(); }
   void check_data(const std::string& trained_on, const std::string& checkpoint) const override {
@@ -87,7 +88,7 @@ class SpiralTask : public tasks::Task {
 
 class SpiralKind : public tasks::TaskKind {
  public:
-  std::string family() const override { return "toy_perceptron"; }
+  std::vector<std::string> families() const override { return {"toy_perceptron"}; }
   std::string unit() const override { return "points"; }
   std::string summary() const override { return "Trains a perceptron to tell two spirals apart."; }
   OptionList train_options() const override { return list_options(SpiralOptions{}); }
@@ -103,12 +104,13 @@ class SpiralKind : public tasks::TaskKind {
     constexpr double kFloat = 4;  // bytes
     return kFloat * batch * static_cast<double>(model.get<std::int64_t>("hidden"));
   }
-  std::unique_ptr<tasks::Task> open(const OptionList& model, const OptionList& options) const override {
-    return std::make_unique<SpiralTask>(*this, model, options);
+  std::unique_ptr<tasks::Task> open(const models::Family& family, const OptionList& model,
+                                    const OptionList& options) const override {
+    return std::make_unique<SpiralTask>(*this, family, model, options);
   }
   OptionList eval_options() const override { return {}; }
   tasks::EvalResult evaluate(const tasks::EvalRequest& request) const override {
-    const auto model = models::load_model_of<PerceptronImpl>(family(), request.file, request.device);
+    const auto model = models::load_model_of<PerceptronImpl>("toy_perceptron", request.file, request.device);
     const auto value = accuracy(*model, Spirals{}, request.device);
     return {std::to_string(value) + " of the dev points are right", nlohmann::json{{"accuracy", value}}.dump()};
   }

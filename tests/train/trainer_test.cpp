@@ -377,8 +377,8 @@ TEST(Trainer, TheEstimateOfMemoryIsBelowWhatIsUsed) {
   o.model = models::find_language_model("cp-tiny").options;
   o.stages = {{64, 8, 1, 1e-3, 0}};
   TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
-  const auto& kind = tasks::task_of(models::find_family("language_model"));
-  const auto least = train::least_memory(o, kind, list_options(o.model));
+  const auto& family = models::find_family("language_model");
+  const auto least = train::least_memory(o, tasks::task_of(family), family, list_options(o.model));
   EXPECT_LT(least, static_cast<double>(watcher.reports.back().memory));
   EXPECT_GT(least, 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
 }

@@ -30,7 +30,7 @@ struct EvalResult {
 class TaskKind {
  public:
   virtual ~TaskKind() = default;
-  virtual std::string family() const = 0;        // of the models that it trains
+  virtual std::vector<std::string> families() const = 0;        // of the models that it trains
   virtual std::string unit() const = 0;          // of data: "tokens"
   virtual std::string summary() const = 0;       // what `train` does with it, one line
   virtual OptionList train_options() const = 0;  // data and how they are read, with defaults
@@ -48,7 +48,8 @@ class TaskKind {
   virtual double least_activations(const OptionList& model_options, std::int64_t length, double batch,
                                    bool bfloat16) const = 0;
   // Reads and checks the data.
-  virtual std::unique_ptr<Task> open(const OptionList& model_options, const OptionList& options) const = 0;
+  virtual std::unique_ptr<Task> open(const models::Family& family, const OptionList& model_options,
+                                     const OptionList& options) const = 0;
   virtual OptionList eval_options() const = 0;
   // Throws as soon as the options alone are wrong.
   virtual void check_eval(const EvalRequest& /*request*/) const {}

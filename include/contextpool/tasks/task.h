@@ -96,7 +96,7 @@ class Task {
   virtual std::vector<nn::WindowStatistics> windows(const StepPlace& /*place*/, bool /*bfloat16*/) { return {}; }
 
  protected:
-  Task(const TaskKind& kind, OptionList model_options, OptionList options);
+  Task(const TaskKind& kind, const models::Family& family, OptionList model_options, OptionList options);
   void set_model_option(const std::string& name, OptionValue value);  // while the task is opened, from its data
   virtual void on_built() {}                                          // the model is there, on its device
 

@@ -11,10 +11,11 @@
 namespace contextpool::train {
 
 // Bytes. model_options as the task's kind completes them.
-double least_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options);
+double least_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                    const OptionList& model_options);
 
 // Throws where the device has less, with what to make smaller.
-void check_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options,
-                  torch::Device device);
+void check_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                  const OptionList& model_options, torch::Device device);
 
 }  // namespace contextpool::train
