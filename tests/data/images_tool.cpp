@@ -1,6 +1,8 @@
 // Pictures on the command line, for tests/python/test_images.py. Every line of standard input is a task, answered by a
 // line: "ok" and what there is to say, or "error" and the message. Files of pictures without compression are PPM.
 //   decode FILE OUT [LEFT TOP WIDTH HEIGHT]     info FILE MAX_PIXELS
+//   resize PPM OUT FILTER WIDTH HEIGHT [LEFT TOP RIGHT BOTTOM]     centre PPM OUT FILTER SIZE RATIO
+//   apply PPM OUT FILTER KIND ARGUMENT
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -8,7 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "contextpool/data/images/choices.h"
 #include "contextpool/data/images/decode.h"
+#include "contextpool/data/images/operations.h"
+#include "contextpool/data/images/resize.h"
 #include "contextpool/io/files.h"
 
 namespace contextpool::data {
@@ -28,6 +33,44 @@ void write_ppm(const std::string& path, const Image& image) {
   file.write(reinterpret_cast<const char*>(image.bytes().data()), static_cast<std::streamsize>(image.bytes().size()));
 }
 
+Image read_ppm(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kind;
+  std::int64_t width = 0, height = 0, most = 0;
+  file >> kind >> width >> height >> most;
+  file.get();
+  Image image(width, height);
+  file.read(reinterpret_cast<char*>(image.bytes().data()), static_cast<std::streamsize>(image.bytes().size()));
+  return image;
+}
+
+std::string resize_file(const Words& words) {
+  const auto image = read_ppm(words[1]);
+  const auto real = [&](std::size_t k) { return std::stod(words[k]); };
+  const auto filter = filter_named(words[3]);
+  const auto width = number(words[4]), height = number(words[5]);
+  write_ppm(words[2], words.size() > 6 ? resize(image, width, height, filter, {real(6), real(7), real(8), real(9)})
+                                       : resize(image, width, height, filter));
+  return "";
+}
+
+std::string centre(const Words& words) {
+  const auto image = read_ppm(words[1]);
+  const auto size = number(words[4]);
+  const auto box = central_box(image.width(), image.height(), size, std::stod(words[5]));
+  write_ppm(words[2], resize(image, size, size, filter_named(words[3]), box));
+  return "";
+}
+
+std::string apply_to_file(const Words& words) {
+  auto image = read_ppm(words[1]);
+  OperationOptions options;
+  options.filter = filter_named(words[3]);
+  apply(image, Operation{operation_named(words[4]), std::stod(words[5])}, options);
+  write_ppm(words[2], image);
+  return "";
+}
+
 std::string decode_file(const Words& words) {
   const auto bytes = io::read_file(words[1]);
   ImageDecoder decoder(std::as_bytes(std::span(bytes)));
@@ -45,7 +88,8 @@ std::string info(const Words& words) {
   return out.str();
 }
 
-const std::map<std::string, std::string (*)(const Words&)> kTasks = {{"decode", decode_file}, {"info", info}};
+const std::map<std::string, std::string (*)(const Words&)> kTasks = {
+    {"decode", decode_file}, {"info", info}, {"resize", resize_file}, {"centre", centre}, {"apply", apply_to_file}};
 
 std::string answer(const std::string& line) {
   std::istringstream in(line);

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("PIL")
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 
 Task = tuple[object, ...]
 
@@ -205,3 +205,117 @@ def test_damaged_bytes_give_a_message_or_a_whole_picture(tmp_path: Path) -> None
     assert len(answers) == len(tasks)
     assert all(answer.startswith(("ok", "error ")) and len(answer) < 400 for answer in answers)
     assert sum(answer.startswith("error") for answer in answers) > 100
+
+
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+def resized(picture: Image.Image, size: tuple[int, int], how: Image.Resampling, box: tuple | None = None) -> Image.Image:
+    """Along x, then along y, as every Pillow until 12 does it; 13 takes the order that suits the shape, and where a
+    cubic overshoots and is cut off between the two, that shows in a few grey levels."""
+    left, top, right, bottom = box or (0, 0, *picture.size)
+    rows = picture.resize((size[0], picture.height), how, (left, 0, right, picture.height))
+    return rows.resize(size, how, (0, top, size[0], bottom))
+
+
+def test_resized_pictures_have_the_bits_of_pillow(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    sizes = [(1, 1), (1, 9), (9, 1), (2, 3), (17, 31), (64, 64), (101, 67), (300, 200)]
+    tasks: list[Task] = []
+    expected = []
+    for k, (width, height) in enumerate(sizes):
+        picture = scene(width, height, seed=k)
+        picture.save(tmp_path / f"{k}.ppm")
+        for size in [*sizes, (224, 224), (width, 40), (40, height)]:
+            for name, how in FILTERS.items():
+                left, top = rng.uniform(0, width - 1), rng.uniform(0, height - 1)
+                real = (left, top, rng.uniform(left + 0.5, width), rng.uniform(top + 0.5, height))
+                x, y = rng.randrange(width), rng.randrange(height)
+                whole = (x, y, rng.randint(x + 1, width), rng.randint(y + 1, height))
+                for box in (None, real, whole):
+                    tasks.append(("resize", tmp_path / f"{k}.ppm", tmp_path / f"out-{len(tasks)}.ppm", name, *size, *(box or ())))
+                    expected.append(pixels(resized(picture, size, how, box)))
+    answers = tool(tasks)
+    worst: dict[int, list[Task]] = {}
+    for task, answer, theirs in zip(tasks, answers, expected):
+        assert answer.startswith("ok"), (task, answer)
+        worst.setdefault(int(abs(pixels(Image.open(task[2])) - theirs).max()), []).append(task[3:])
+    assert worst.keys() == {0}, worst
+
+
+def test_the_view_for_evaluation_is_that_of_resizing_and_cropping(tmp_path: Path) -> None:
+    tasks: list[Task] = []
+    expected = []
+    for k, (width, height) in enumerate(((640, 427), (300, 500), (256, 256), (100, 81), (40, 900))):
+        picture = scene(width, height, seed=k)
+        picture.save(tmp_path / f"{k}.ppm")
+        for size, ratio in ((224, 0.875), (64, 0.95), (32, 1.0)):
+            small = int(size / ratio)
+            wide = (small, small * height // width) if width <= height else (small * width // height, small)
+            left, top = round((wide[0] - size) / 2), round((wide[1] - size) / 2)
+            whole = resized(picture, wide, Image.Resampling.BICUBIC)
+            expected.append(pixels(whole.crop((left, top, left + size, top + size))))
+            tasks.append(("centre", tmp_path / f"{k}.ppm", tmp_path / f"out-{len(tasks)}.ppm", "bicubic", size, ratio))
+    assert set(tool(tasks)) == {"ok "}
+    for task, theirs in zip(tasks, expected):
+        assert abs(pixels(Image.open(task[2])) - theirs).max() <= 1, task
+
+
+FILL = (124, 116, 104)
+
+
+def pillow_operation(picture: Image.Image, kind: str, argument: float, how: Image.Resampling) -> Image.Image:
+    """The operations as timm writes them."""
+    width, height = picture.size
+    affine = {
+        "shear_x": (1, argument, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, argument, 1, 0),
+        "translate_x": (1, 0, argument * width, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, argument * height),
+    }
+    if kind in affine:
+        return picture.transform(picture.size, Image.Transform.AFFINE, affine[kind], resample=how, fillcolor=FILL)
+    enhance = {"colour": ImageEnhance.Color, "contrast": ImageEnhance.Contrast, "brightness": ImageEnhance.Brightness,
+               "sharpness": ImageEnhance.Sharpness}  # fmt: skip
+    if kind in enhance:
+        return enhance[kind](picture).enhance(argument)
+    added = [min(255, i + int(argument)) if i < 128 else i for i in range(256)]
+    other = {
+        "autocontrast": lambda: ImageOps.autocontrast(picture),
+        "equalize": lambda: ImageOps.equalize(picture),
+        "invert": lambda: ImageOps.invert(picture),
+        "rotate": lambda: picture.rotate(argument, resample=how, fillcolor=FILL),
+        "posterize": lambda: ImageOps.posterize(picture, int(argument)) if argument < 8 else picture,
+        "solarize": lambda: ImageOps.solarize(picture, int(argument)),
+        "solarize_add": lambda: picture.point(added * 3),
+    }
+    return other[kind]()
+
+
+def test_operations_are_those_of_pillow(tmp_path: Path) -> None:
+    arguments = {
+        "autocontrast": [0], "equalize": [0], "invert": [0], "rotate": [0, 27, -30, 7.77, 13.1], "posterize": [1, 3, 4, 8],
+        "solarize": [0, 26, 128, 256], "solarize_add": [0, 50, 110], "shear_x": [0, 0.27, -0.3], "shear_y": [0, 0.27, -0.3],
+        "translate_x": [0, 0.45, -0.2], "translate_y": [0, 0.45, -0.21],
+        **{kind: [0, 0.1, 0.5, 1, 1.81, 1.9] for kind in ("colour", "contrast", "brightness", "sharpness")},
+    }  # fmt: skip
+    flat = Image.fromarray(np.full((20, 30, 3), 77, np.uint8))
+    dim = Image.fromarray((np.asarray(scene(60, 50)) // 5 + 40).astype(np.uint8))
+    pictures = [scene(75, 50), scene(33, 80, 1), scene(1, 1), scene(2, 5), flat, dim, scene(224, 224, 2)]
+    tasks: list[Task] = []
+    expected = []
+    for k, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{k}.ppm")
+        for kind, values in arguments.items():
+            for value in values:
+                for name, how in FILTERS.items():
+                    tasks.append(("apply", tmp_path / f"{k}.ppm", tmp_path / f"out-{len(tasks)}.ppm", name, kind, value))
+                    expected.append(pixels(pillow_operation(picture, kind, value, how)))
+    assert set(tool(tasks)) == {"ok "}
+    worst: dict[str, int] = {}
+    for task, theirs in zip(tasks, expected):
+        ours = pixels(Image.open(task[2]))
+        difference = int(abs(ours - theirs).max())
+        worst[task[4]] = max(worst.get(task[4], 0), difference)
+    print(worst)
+    assert max(worst.values()) <= 1, worst
