@@ -26,13 +26,6 @@ void plain_pixel(const std::uint8_t* in, const std::int32_t* weights, std::int64
   for (int c = 0; c < kColours; ++c) out[c] = to_byte(sum[c]);
 }
 
-void plain_rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* out) {
-  for (std::int64_t y = 0; y < in.height; ++y)
-    for (std::int64_t x = 0; x < width; ++x)
-      plain_pixel(in.data + kColours * (y * in.width + taps.ranges[x].first), taps.weights.data() + x * taps.most,
-                  taps.ranges[x].count, out + kColours * (y * width + x));
-}
-
 // One row of the output: a sum over input rows, all of whose bytes have the same weight. In pieces that stay in
 // registers.
 constexpr std::int64_t kPiece = 32;
@@ -53,13 +46,6 @@ template <class Unused = void>
     for (std::int64_t j = 0; j < count; ++j) sum += weights[j] * in[j * stride + b];
     out[b] = to_byte(sum);
   }
-}
-
-void plain_columns(const Pixels& in, const Taps& taps, std::int64_t height, std::uint8_t* out) {
-  const auto stride = kColours * in.width;
-  for (std::int64_t y = 0; y < height; ++y)
-    column_row(in.data + taps.ranges[y].first * stride, stride, taps.weights.data() + y * taps.most,
-               taps.ranges[y].count, out + y * stride);
 }
 
 #if defined(__x86_64__)
@@ -120,6 +106,20 @@ CONTEXTPOOL_AVX2 void avx2_columns(const Pixels& in, const Taps& taps, std::int6
 #endif
 
 }  // namespace
+
+void plain_rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* out) {
+  for (std::int64_t y = 0; y < in.height; ++y)
+    for (std::int64_t x = 0; x < width; ++x)
+      plain_pixel(in.data + kColours * (y * in.width + taps.ranges[x].first), taps.weights.data() + x * taps.most,
+                  taps.ranges[x].count, out + kColours * (y * width + x));
+}
+
+void plain_columns(const Pixels& in, const Taps& taps, std::int64_t height, std::uint8_t* out) {
+  const auto stride = kColours * in.width;
+  for (std::int64_t y = 0; y < height; ++y)
+    column_row(in.data + taps.ranges[y].first * stride, stride, taps.weights.data() + y * taps.most,
+               taps.ranges[y].count, out + y * stride);
+}
 
 void rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* out) {
 #if defined(__x86_64__)

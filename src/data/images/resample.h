@@ -31,4 +31,8 @@ void rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* 
 // [in.height, width] -> [height, width]
 void columns(const Pixels& in, const Taps& taps, std::int64_t height, std::uint8_t* out);
 
+// What processors without AVX2 run; the same bits.
+void plain_rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* out);
+void plain_columns(const Pixels& in, const Taps& taps, std::int64_t height, std::uint8_t* out);
+
 }  // namespace contextpool::data::resample
