@@ -2,7 +2,11 @@
 // line: "ok" and what there is to say, or "error" and the message. Files of pictures without compression are PPM.
 //   decode FILE OUT [LEFT TOP WIDTH HEIGHT]     info FILE MAX_PIXELS
 //   resize PPM OUT FILTER WIDTH HEIGHT [LEFT TOP RIGHT BOTTOM]     centre PPM OUT FILTER SIZE RATIO
-//   apply PPM OUT FILTER KIND ARGUMENT
+//   apply PPM OUT FILTER KIND ARGUMENT     cifar FOLDER
+//   load FOLDER THREADS SECONDS SIZE AUGMENT     pictures/s of load_for_training, for bench/loader.py
+#include <torch/torch.h>
+
+#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -11,7 +15,10 @@
 #include <vector>
 
 #include "contextpool/data/images/choices.h"
+#include "contextpool/data/images/cifar.h"
 #include "contextpool/data/images/decode.h"
+#include "contextpool/data/images/folder.h"
+#include "contextpool/data/images/loader.h"
 #include "contextpool/data/images/operations.h"
 #include "contextpool/data/images/resize.h"
 #include "contextpool/io/files.h"
@@ -88,8 +95,45 @@ std::string info(const Words& words) {
   return out.str();
 }
 
+// Of train and of test: the number of records, the sum of labels and the sum of pixels.
+std::string cifar(const Words& words) {
+  const auto all = read_cifar(words[1]);
+  std::ostringstream out;
+  for (const auto* part : {&all.train, &all.test}) {
+    std::int64_t labels = 0, pixels = 0;
+    for (const auto label : part->labels) labels += label;
+    for (const auto pixel : part->pixels) pixels += pixel;
+    out << part->size() << " " << labels << " " << pixels << " ";
+  }
+  for (const auto& name : all.class_names) out << name << " ";
+  return out.str();
+}
+
+std::string load(const Words& words) {
+  const PictureFolder pictures(words[1]);
+  ThreadPool pool(number(words[2]));
+  ViewOptions options;
+  options.size = number(words[4]);
+  options.use_rand_augment = words[5] == "1";
+  constexpr std::int64_t kRows = 64;
+  const auto pixels =
+      torch::empty({kRows, 3, options.size, options.size}, torch::kByte).contiguous(torch::MemoryFormat::ChannelsLast);
+  const auto labels = torch::empty({kRows}, torch::kLong);
+  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0;
+  std::int64_t batches = 0;
+  for (; seconds < std::stod(words[3]); ++batches) {
+    std::vector<PictureRow> rows;
+    for (std::int64_t r = 0; r < kRows; ++r) rows.push_back({(batches * kRows + r) % pictures.size(), batches});
+    if (!load_for_training(pictures, rows, options, 1, pool, pixels, labels).empty()) throw ImageError("broken");
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  return std::to_string(static_cast<double>(batches * kRows) / seconds);
+}
+
 const std::map<std::string, std::string (*)(const Words&)> kTasks = {
-    {"decode", decode_file}, {"info", info}, {"resize", resize_file}, {"centre", centre}, {"apply", apply_to_file}};
+    {"decode", decode_file},  {"info", info},   {"resize", resize_file}, {"centre", centre},
+    {"apply", apply_to_file}, {"cifar", cifar}, {"load", load}};
 
 std::string answer(const std::string& line) {
   std::istringstream in(line);

@@ -93,15 +93,17 @@ int luminance(const std::uint8_t* p) { return (p[0] * 19595 + p[1] * 38470 + p[2
 // plain + factor (x - plain) in float, cut off to a whole value.
 std::uint8_t blended(int plain, int x, float factor) {
   const float value = static_cast<float>(plain) + factor * static_cast<float>(x - plain);
-  return static_cast<std::uint8_t>(std::clamp(value, 0.0F, 255.0F));
+  return static_cast<std::uint8_t>(static_cast<int>(std::max(0.0F, std::min(value, 255.0F))));
 }
 
 void colour(Image& image, float factor) {
-  auto* p = image.bytes().data();
-  const auto pixels = image.width() * image.height();
-  for (std::int64_t i = 0; i < pixels; ++i, p += kColours) {
-    const int grey = luminance(p);
-    for (int c = 0; c < kColours; ++c) p[c] = blended(grey, p[c], factor);
+  std::vector<std::uint8_t> grey(static_cast<std::size_t>(image.stride()));
+  for (std::int64_t y = 0; y < image.height(); ++y) {
+    auto* const row = image.row(y);
+    for (std::int64_t x = 0; x < image.width(); ++x)
+      std::fill_n(grey.data() + kColours * x, kColours, static_cast<std::uint8_t>(luminance(row + kColours * x)));
+    for (std::int64_t b = 0; b < image.stride(); ++b)
+      row[b] = blended(grey[static_cast<std::size_t>(b)], row[b], factor);
   }
 }
 
