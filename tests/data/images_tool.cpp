@@ -3,10 +3,11 @@
 //   decode FILE OUT [LEFT TOP WIDTH HEIGHT]     info FILE MAX_PIXELS
 //   resize PPM OUT FILTER WIDTH HEIGHT [LEFT TOP RIGHT BOTTOM]     centre PPM OUT FILTER SIZE RATIO
 //   apply PPM OUT FILTER KIND ARGUMENT     cifar FOLDER
-//   load FOLDER THREADS SECONDS SIZE AUGMENT     pictures/s of load_for_training, for bench/loader.py
+//   load FOLDER THREADS SECONDS SIZE AUGMENT     pictures/s of load_for_training, and of processor time
 #include <torch/torch.h>
 
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -120,6 +121,7 @@ std::string load(const Words& words) {
       torch::empty({kRows, 3, options.size, options.size}, torch::kByte).contiguous(torch::MemoryFormat::ChannelsLast);
   const auto labels = torch::empty({kRows}, torch::kLong);
   const auto start = std::chrono::steady_clock::now();
+  const auto processor = std::clock();
   double seconds = 0;
   std::int64_t batches = 0;
   for (; seconds < std::stod(words[3]); ++batches) {
@@ -128,7 +130,9 @@ std::string load(const Words& words) {
     if (!load_for_training(pictures, rows, options, 1, pool, pixels, labels).empty()) throw ImageError("broken");
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  return std::to_string(static_cast<double>(batches * kRows) / seconds);
+  const auto used = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC;  // by all threads
+  const auto done = static_cast<double>(batches * kRows);
+  return std::to_string(done / seconds) + " " + std::to_string(done / used);
 }
 
 const std::map<std::string, std::string (*)(const Words&)> kTasks = {
