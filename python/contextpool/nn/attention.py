@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -17,6 +18,7 @@ from ._padding import real_tokens
 from .positions import rotate
 
 _MOST_DOUBLINGS = 16
+MixProjections = Callable[[Tensor], Tensor]
 ReachKind = Literal["full", "window", "adaptive_span"]
 
 
@@ -112,12 +114,14 @@ class Attention(nn.Module):
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        mix: MixProjections | None = None,
     ) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
-        not): the others are seen by no one, whatever they hold."""
+        not): the others are seen by no one, whatever they hold. mix: what becomes of the joined projections [batch,
+        tokens, 3 features] before they are turned."""
         real = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
         # A weight of 0 times a value that is no number would be no number.
-        q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation)
+        q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation, mix)
         return self._attend(q, k, v, real)
 
     if TYPE_CHECKING:  # torch leaves the call untyped
@@ -130,6 +134,7 @@ class Attention(nn.Module):
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        mix: MixProjections | None = None,
     ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of a causal row, after those in the cache, which they join.
         Equals the last rows of ``forward`` over all of them. mask [batch, new tokens], as for ``forward``; the cache
@@ -138,15 +143,18 @@ class Attention(nn.Module):
             raise RuntimeError("Attention: only causal attention has steps")
         cache.check_rows("Attention", x)
         fresh = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
-        q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation)
+        q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation, mix)
         keys = cache.append("keys", k.transpose(1, 2)).transpose(1, 2)
         values = cache.append("values", v.transpose(1, 2)).transpose(1, 2)
         real = cache.append_mask(fresh, x)
         cache.length += x.shape[1]
         return self._attend(q, keys, values, real)
 
-    def _project(self, x: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = torch.unflatten(self.qkv(x), -1, (3, self.heads, -1))
+    def _project(
+        self, x: Tensor, rotation: Tensor | None, mix: MixProjections | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        projected = self.qkv(x) if mix is None else mix(self.qkv(x))
+        qkv = torch.unflatten(projected, -1, (3, self.heads, -1))
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 
