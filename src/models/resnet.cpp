@@ -76,15 +76,9 @@ std::vector<Stage> stages_of(const ResNetOptions& o) {
 }
 
 MapMixer::Options mixer_options(const ResNetOptions& o, const Stage& stage) {
-  return {.kind = o.mixer == "average" && stage.end_stride == 1 ? "none" : o.mixer,
-          .residual = o.residual,
-          .features = stage.features,
-          .taps = o.taps,
-          .stride = stage.end_stride,
-          .height = stage.side,
-          .width = stage.side,
-          .layer = stage.number,
-          .pool = o.pool};
+  auto options = place_options(o, stage.features, stage.side, stage.side, stage.number, stage.end_stride);
+  if (o.mixer == "average" && stage.end_stride == 1) options.mixer.kind = "none";  // there is nothing to halve
+  return options;
 }
 
 torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
@@ -157,7 +151,7 @@ class StageEndImpl : public torch::nn::Module {
     if (stage.end_stride > 0) mixer_ = MapMixer(*this, mixer_options(o, stage));
   }
   Tensor forward(const Tensor& x, std::vector<nn::Windows>* windows) { return mixer_.forward(x, windows); }
-  void finish_initialisation() { mixer_.finish_initialisation(); }
+  void reset_mixer() { mixer_.reset_parameters(); }
 
  private:
   MapMixer mixer_;
@@ -196,13 +190,12 @@ void ResNetImpl::reset_parameters() {
       torch::nn::init::kaiming_normal_(weight, 0, torch::kFanOut, torch::kReLU);
     }
   };
-  for (const auto& item : named_modules()) {
-    const bool of_mixer = item.key().starts_with("ends.");
+  for (const auto& item : named_modules("", /*include_self=*/false)) {
+    if (item.key().starts_with("ends.")) continue;  // mixers draw theirs themselves
     if (auto* norm = item.value()->as<torch::nn::BatchNorm2d>()) {
-      norm->reset();
+      norm->reset_parameters();
     } else if (auto* weights = item.value()->as<torch::nn::Conv2d>()) {
-      weights->reset_parameters();
-      if (!of_mixer) kaiming(weights->weight);
+      kaiming(weights->weight);
     } else if (auto* linear = item.value()->as<torch::nn::Linear>()) {
       linear->reset_parameters();
     }
@@ -216,7 +209,7 @@ void ResNetImpl::reset_parameters() {
       if (options_.zero_last_norm) block->zero_last_norm();
     }
   }
-  for (const auto& end : ends_) end->finish_initialisation();
+  for (const auto& end : ends_) end->reset_mixer();
 }
 
 Tensor ResNetImpl::run(const Tensor& images, std::vector<nn::Windows>* windows) {

@@ -44,14 +44,7 @@ struct Place {
 };
 
 MapMixer::Options mixer_options(const SwinOptions& o, const Place& place) {
-  return {.kind = o.mixer,
-          .residual = o.residual,
-          .features = place.features,
-          .taps = o.taps,
-          .height = place.side,
-          .width = place.side,
-          .layer = place.layer,
-          .pool = o.pool};
+  return place_options(o, place.features, place.side, place.side, place.layer);
 }
 
 // How one side of a map is cut into windows.
@@ -179,16 +172,20 @@ class SwinBlockImpl : public torch::nn::Module {
 
   // x [B, H, W, C]
   Tensor forward(const Tensor& x, std::vector<nn::Windows>* windows) {
-    auto branch = attention_(norm1_(x));
-    if (mixer_.active()) branch = mixer_.forward(branch.permute({0, 3, 1, 2}), windows).permute({0, 2, 3, 1});
+    const auto normed = norm1_(x);
+    auto branch = attention_(normed);
+    if (mixer_.active()) {
+      const auto map = branch.permute({0, 3, 1, 2});
+      branch = mixer_.forward(map, windows, normed.permute({0, 3, 1, 2})).permute({0, 2, 3, 1});
+    }
     branch = torch::dropout(branch, dropout_, is_training());
     const auto y = x + drop_path(branch, drop_, is_training());
     return y + drop_path(mlp_(norm2_(y)), drop_, is_training());
   }
 
-  void finish_initialisation() {
+  void reset_parts() {
     attention_->reset_table();
-    mixer_.finish_initialisation();
+    mixer_.reset_parameters();
   }
 
  private:
@@ -228,8 +225,8 @@ class SwinStageImpl : public torch::nn::Module {
     return reduction_(norm_(torch::cat({quarter(0, 0), quarter(1, 0), quarter(0, 1), quarter(1, 1)}, 3)));
   }
 
-  void finish_initialisation() {
-    for (auto& block : blocks_) block->finish_initialisation();
+  void reset_parts() {
+    for (auto& block : blocks_) block->reset_parts();
   }
 
  private:
@@ -281,7 +278,7 @@ SwinImpl::SwinImpl(SwinOptions options) : options_(std::move(options)) {
 void SwinImpl::reset_parameters() {
   const torch::NoGradGuard no_grad;
   initialise_transformer(*this);
-  for (const auto& stage : stages_) stage->finish_initialisation();
+  for (const auto& stage : stages_) stage->reset_parts();
 }
 
 Tensor SwinImpl::run(const Tensor& images, std::vector<nn::Windows>* windows) {

@@ -24,26 +24,20 @@ void Counter::attention(int64_t queries, int64_t keys, int64_t features) {
   cost_.macs += 2 * product(queries, keys, features);
 }
 
-void Counter::pool(const MapMixer::Options& o, int64_t sources, int64_t targets) {
-  const auto channels = nn::predicted_channels(o.pool);
-  const auto taps = o.pool.predictor == "mlp" ? 1 : o.row ? o.pool.kernel : o.pool.kernel * o.pool.kernel;
-  if (channels > 0) {
-    linear(o.features * taps, o.pool.hidden, sources);
-    linear(o.pool.hidden * taps, channels, sources);
-  }
-  cost_.pooling_macs += product(sources, targets, o.features);
-  if (!nn::pairwise_weights(o.pool)) return;
-  linear(o.features, o.features, targets, /*bias=*/false);
-  linear(o.features, o.features, sources, /*bias=*/false);
-  cost_.pooling_macs += product(sources, targets, o.features);
-}
-
 void Counter::mixer(const MapMixer::Options& o, int64_t height, int64_t width) {
+  torch::nn::Module owner;
+  const MapMixer mixer(owner, o);
+  if (!mixer.active()) return;
   const auto sources = height * width;
   const auto targets = ((height + o.stride - 1) / o.stride) * ((width + o.stride - 1) / o.stride);
-  if (o.kind == "context_pool") pool(o, sources, targets);
-  const auto taps = o.taps == 0 ? 3 : o.taps;
-  if (o.kind == "depthwise") linear(o.row ? taps : taps * taps, o.features, targets);
+  const bool pools = o.mixer.kind == "context_pool";
+  for (const auto& parameter : owner.parameters()) {
+    cost_.parameters += parameter.numel();
+    if (parameter.dim() > 1) cost_.macs += product(parameter.numel(), pools ? sources : targets, 1);
+  }
+  if (!pools) return;
+  const auto sum = product(sources, targets, o.mixer.features);
+  cost_.pooling_macs += nn::pairwise_weights(o.mixer.pool) ? 2 * sum : sum;
 }
 
 }  // namespace contextpool::models

@@ -15,14 +15,13 @@ class Counter {
   void table(int64_t numbers) { cost_.parameters += numbers; }
   // Scores and sums of `queries` tokens over `keys` each, all heads together.
   void attention(int64_t queries, int64_t keys, int64_t features);
-  // A mixer on a map of height x width.
+  // A mixer on a map of height x width. It is small, so it is built: its matrices and convolutions use each of their
+  // weights once a pixel.
   void mixer(const MapMixer::Options& options, int64_t height, int64_t width);
 
   const VisionCost& cost() const { return cost_; }
 
  private:
-  void pool(const MapMixer::Options& options, int64_t sources, int64_t targets);
-
   VisionCost cost_;
 };
 

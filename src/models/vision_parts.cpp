@@ -1,8 +1,6 @@
 #include "models/vision_parts.h"
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "nn/names.h"
 
@@ -12,24 +10,6 @@ namespace {
 using torch::Tensor;
 
 constexpr int64_t kMost = int64_t{1} << 24;  // far beyond any use, so that damaged options ask for no memory
-constexpr int64_t kTaps = 3;
-
-nn::ContextPoolOptions row_options(const MapMixer::Options& o) {
-  auto options = o.pool;
-  options.features = o.features;
-  options.causal = false;
-  options.layer = o.layer;
-  options.usual_length = std::max<int64_t>(1, o.height * o.width);
-  return options;
-}
-
-nn::ContextPool2dOptions map_options(const MapMixer::Options& o) {
-  nn::ContextPool2dOptions options(o.features);
-  static_cast<nn::ContextPoolOptions&>(options) = row_options(o);
-  options.usual_length = std::max<int64_t>(1, (o.height + o.width) / 2);
-  options.stride = {o.stride, o.stride};
-  return options;
-}
 
 // What windows of a row look like on its map: [..., H W] -> [..., H, W].
 Tensor on_map(const Tensor& values, int64_t height, int64_t width) {
@@ -44,69 +24,66 @@ bool no_decay(std::string_view name, const torch::Tensor& parameter) {
   return leaf == "cls_token" || leaf == "dist_token" || leaf == "pos_embed" || leaf == "relative_position_bias_table";
 }
 
-MapMixer::MapMixer(torch::nn::Module& owner, Options options) : options_(std::move(options)) {
-  const auto& o = options_;
-  nn::check_word("Mixer", "kind", o.kind, {"none", "context_pool", "depthwise", "average"});
-  nn::check_word("Mixer", "residual", o.residual, {"none", "plain"});
-  TORCH_CHECK_VALUE(o.kind != "average" || o.stride > 1, "Mixer: average is for strides of 2 and more");
-  if (o.kind == "context_pool" && o.row) {
-    row_pool_ = owner.register_module("context_pool", nn::ContextPool1d(row_options(o)));
-  } else if (o.kind == "context_pool") {
-    map_pool_ = owner.register_module("context_pool", nn::ContextPool2d(map_options(o)));
+MapMixer::MapMixer(torch::nn::Module& owner, const Options& options) : options_(options) {
+  const auto& o = options_.mixer;
+  if (!active()) return;
+  if (options_.stride == 1) {
+    mixer_ = owner.register_module(o.kind, nn::make_mixer(o));
+    return;
   }
-  if (o.kind != "depthwise") return;
-  const auto taps = o.taps == 0 ? kTaps : o.taps;
-  TORCH_CHECK_VALUE(taps > 0 && taps % 2 == 1, "Mixer: taps must be odd, to have a middle, but are ", taps);
-  if (o.row) {
-    row_depthwise_ = owner.register_module(
-        "depthwise", nn::Depthwise(nn::DepthwiseOptions{.features = o.features, .taps = taps, .causal = false}));
-  } else {
-    const auto convolution =
-        torch::nn::Conv2dOptions(o.features, o.features, taps).padding(taps / 2).stride(o.stride).groups(o.features);
-    map_depthwise_ = owner.register_module("depthwise", torch::nn::Conv2d(convolution));
+  nn::check_word("a mixer with stride 2", "kind", o.kind, {"context_pool", "depthwise", "average"});
+  TORCH_CHECK_VALUE(o.residual.empty() || o.residual == "none",
+                    "a mixer with stride 2 has no residual, but residual is ", o.residual);
+  if (o.kind == "context_pool") {
+    nn::ContextPool2dOptions pool(o.features);
+    static_cast<nn::ContextPoolOptions&>(pool) = o.pool;
+    pool.stride = {options_.stride, options_.stride};
+    strided_pool_ = owner.register_module(o.kind, nn::ContextPool2d(pool));
+  } else if (o.kind == "depthwise") {
+    const auto taps = o.taps == 0 ? kTaps : o.taps;
+    TORCH_CHECK_VALUE(taps > 0 && taps % 2 == 1, "Depthwise: taps must be odd, to have a middle, but are ", taps);
+    const auto convolution = torch::nn::Conv2dOptions(o.features, o.features, taps)
+                                 .padding(taps / 2)
+                                 .stride(options_.stride)
+                                 .groups(o.features);
+    strided_depthwise_ = owner.register_module(o.kind, torch::nn::Conv2d(convolution));
   }
 }
 
-Tensor MapMixer::pooled(const Tensor& x, std::vector<nn::Windows>* windows) {
-  if (map_pool_) {
-    if (windows == nullptr) return map_pool_(x);
-    auto [y, seen] = map_pool_->forward_with_windows(x);
-    windows->push_back(std::move(seen));
-    return y;
-  }
-  const auto height = x.size(2), width = x.size(3);
-  const auto row = x.flatten(2).transpose(1, 2);
-  Tensor y;
-  if (windows == nullptr) {
-    y = row_pool_(row);
-  } else {
-    auto [pooled, seen] = row_pool_->forward_with_windows(row);
-    y = pooled;
-    windows->push_back({on_map(seen.log_weight, height, width), on_map(seen.sigma, height, width)});
-  }
-  return y.transpose(1, 2).unflatten(2, {height, width});
+Tensor MapMixer::strided(const Tensor& x, std::vector<nn::Windows>* windows) {
+  if (strided_depthwise_) return strided_depthwise_(x);
+  if (!strided_pool_) return torch::avg_pool2d(x, options_.stride, options_.stride, 0, /*ceil_mode=*/true);
+  if (windows == nullptr) return strided_pool_(x);
+  auto [y, seen] = strided_pool_->forward_with_windows(x);
+  windows->push_back(std::move(seen));
+  return y;
 }
 
-Tensor MapMixer::mixed(const Tensor& x, std::vector<nn::Windows>* windows) {
-  if (map_pool_ || row_pool_) return pooled(x, windows);
-  if (map_depthwise_) return map_depthwise_(x);
-  if (row_depthwise_) {
-    return row_depthwise_(x.flatten(2).transpose(1, 2)).transpose(1, 2).unflatten(2, {x.size(2), x.size(3)});
-  }
-  return torch::avg_pool2d(x, options_.stride, options_.stride, 0, /*ceil_mode=*/true);
-}
-
-Tensor MapMixer::forward(const Tensor& x, std::vector<nn::Windows>* windows) {
+Tensor MapMixer::forward(const Tensor& x, std::vector<nn::Windows>* windows, const Tensor& context) {
   if (!active()) return x;
-  const auto y = mixed(x, windows);
-  if (options_.residual == "none") return y;
-  const auto step = options_.stride;
-  return (step == 1 ? x : x.slice(2, 0, std::nullopt, step).slice(3, 0, std::nullopt, step)) + y;
+  if (!mixer_) return strided(x, windows);
+  const auto height = x.size(2), width = x.size(3);
+  const bool row = options_.mixer.dims == 1;
+  const auto to_row = [&](const Tensor& map) { return row && map.defined() ? map.flatten(2).transpose(1, 2) : map; };
+  Tensor y;
+  if (windows == nullptr || options_.mixer.kind != "context_pool") {
+    y = mixer_->forward(to_row(x), {}, to_row(context));
+  } else {
+    auto [mixed, seen] = mixer_->forward_with_windows(to_row(x), {}, to_row(context));
+    y = mixed;
+    if (row) seen = {on_map(seen.log_weight, height, width), on_map(seen.sigma, height, width)};
+    windows->push_back(std::move(seen));
+  }
+  return row ? y.transpose(1, 2).unflatten(2, {height, width}) : y;
 }
 
-void MapMixer::finish_initialisation() {
-  if (row_pool_) row_pool_->reset_sizes();
-  if (map_pool_) map_pool_->reset_sizes();
+void MapMixer::reset_parameters() {
+  if (mixer_) mixer_->reset_parameters();
+  if (strided_pool_) strided_pool_->reset_parameters();
+  if (strided_depthwise_) {
+    strided_depthwise_->reset_parameters();
+    torch::nn::init::zeros_(strided_depthwise_->bias);
+  }
 }
 
 MlpImpl::MlpImpl(int64_t features, int64_t hidden, double dropout) : dropout_(dropout) {
@@ -133,7 +110,7 @@ double drop_probability(double last, int64_t i, int64_t n) {
 
 void initialise_transformer(torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
-  for (const auto& module : model.modules()) {
+  for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* linear = module->as<torch::nn::Linear>()) {
       linear->weight.normal_(0, kDeviation);
       if (linear->bias.defined()) linear->bias.zero_();
@@ -141,12 +118,6 @@ void initialise_transformer(torch::nn::Module& model) {
       norm->reset_parameters();
     } else if (auto* convolution = module->as<torch::nn::Conv2d>()) {
       convolution->reset_parameters();
-    } else if (auto* row_convolution = module->as<torch::nn::Conv1d>()) {
-      row_convolution->reset_parameters();
-    } else if (auto* depthwise = module->as<nn::Depthwise>()) {
-      const double bound = 1 / std::sqrt(static_cast<double>(depthwise->options().taps));
-      depthwise->weight.uniform_(-bound, bound);
-      depthwise->bias.zero_();
     }
   }
 }

@@ -3,52 +3,66 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "contextpool/models/vision.h"
-#include "contextpool/nn/depthwise.h"
+#include "contextpool/nn/mixer.h"
 
 namespace contextpool::models {
 
+inline constexpr int64_t kTaps = 3;         // of the depthwise control, on maps and on rows of patches
 inline constexpr double kDeviation = 0.02;  // of the initial weights of transformers
 
-// What stands in one place of a model and mixes a map. Its modules are the owner's: context_pool.* or
-// depthwise.{weight,bias}.
+// What stands in one place of a model and mixes a map. Its modules are the owner's, registered by their kind:
+// context_pool.*, depthwise.{weight,bias}, ...
 class MapMixer {
  public:
   struct Options {
-    std::string kind = "none";
-    std::string residual = "none";
-    int64_t features = 0;
-    int64_t taps = 0;
-    int64_t stride = 1;  // target (i, j) sits on pixel (i * stride, j * stride)
-    bool row = false;    // the map as one row of pixels
-    int64_t height = 0;  // of the usual map, for the initial sizes
-    int64_t width = 0;   //
-    int64_t layer = 0;   // of random_sparse
-    nn::ContextPoolOptions pool = {};
+    nn::MixerOptions mixer;  // dims 1: the map as one row of pixels
+    int64_t stride = 1;      // target (i, j) sits on pixel (i * stride, j * stride)
   };
 
   MapMixer() = default;
-  MapMixer(torch::nn::Module& owner, Options options);
+  // Of stride 1 any mixer of nn/mixer.h; of stride 2 context_pool, depthwise, or average, the mean of 2 x 2 pixels.
+  MapMixer(torch::nn::Module& owner, const Options& options);
 
-  bool active() const { return options_.kind != "none"; }
-  // x [B, C, H, W] -> [B, C, Ho, Wo] with Ho = ceil(H / stride). windows: where a ContextPool's are added.
-  torch::Tensor forward(const torch::Tensor& x, std::vector<nn::Windows>* windows);
-  // After a model has drawn all of its parameters by its own rule: ContextPool's sizes.
-  void finish_initialisation();
+  bool active() const { return options_.mixer.kind != "none"; }
+  // x [B, C, H, W] -> [B, C, Ho, Wo] with Ho = ceil(H / stride). context: as for nn::MixerImpl, [B, C, H, W].
+  // windows: where a ContextPool's are added.
+  torch::Tensor forward(const torch::Tensor& x, std::vector<nn::Windows>* windows, const torch::Tensor& context = {});
+  // Draws its parameters anew by the mixer's own rule: initial_sigma holds.
+  void reset_parameters();
 
  private:
-  torch::Tensor mixed(const torch::Tensor& x, std::vector<nn::Windows>* windows);
-  torch::Tensor pooled(const torch::Tensor& x, std::vector<nn::Windows>* windows);
+  torch::Tensor strided(const torch::Tensor& x, std::vector<nn::Windows>* windows);
 
   Options options_;
-  nn::ContextPool1d row_pool_{nullptr};
-  nn::ContextPool2d map_pool_{nullptr};
-  nn::Depthwise row_depthwise_{nullptr};
-  torch::nn::Conv2d map_depthwise_{nullptr};
+  nn::Mixer mixer_{nullptr};
+  nn::ContextPool2d strided_pool_{nullptr};
+  torch::nn::Conv2d strided_depthwise_{nullptr};
 };
+
+// Those of a place: the map is `features` x height x width at the model's usual image size, `layer` its number.
+template <typename ModelOptions>
+MapMixer::Options place_options(const ModelOptions& o, int64_t features, int64_t height, int64_t width, int64_t layer,
+                                int64_t stride = 1, bool row = false) {
+  MapMixer::Options place{.mixer = {.kind = o.mixer,
+                                    .features = features,
+                                    .dims = row ? 1 : 2,
+                                    .taps = o.mixer_taps == 0 && row && o.mixer == "depthwise" ? kTaps : o.mixer_taps,
+                                    .residual = o.mixer_residual,
+                                    .rank = o.mixer_rank,
+                                    .heads = o.mixer_heads,
+                                    .pool = o.pool},
+                          .stride = stride};
+  auto& pool = place.mixer.pool;
+  pool.features = features;
+  pool.layer = layer;
+  pool.usual_length = std::max<int64_t>(1, row ? height * width : (height + width) / 2);
+  return place;
+}
 
 // fc2(drop(gelu(fc1(x)))), exact gelu; then drop.
 class MlpImpl : public torch::nn::Module {
@@ -70,7 +84,7 @@ torch::Tensor drop_path(const torch::Tensor& branch, double probability, bool tr
 double drop_probability(double last, int64_t i, int64_t n);
 
 // The initial weights of ViT and Swin for a module tree: Linear weights N(0, 0.02), their biases 0, norms 1 and 0,
-// convolutions drawn by torch's own rule. Mixers still have to finish theirs.
+// convolutions drawn by torch's own rule. Mixers draw theirs themselves, afterwards.
 void initialise_transformer(torch::nn::Module& model);
 
 // `who` opens the messages.

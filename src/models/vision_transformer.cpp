@@ -31,20 +31,15 @@ void check_options(const VisionTransformerOptions& o) {
   TORCH_CHECK_VALUE(o.features % o.heads == 0, kWho, ": heads must divide the ", o.features, " features, but are ",
                     o.heads);
   nn::check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  nn::check_word(kWho, "readout", o.readout, {"token", "mean"});
+  TORCH_CHECK_VALUE(!o.distilled || o.readout == "token", kWho,
+                    ": a distilled model reads its two tokens, not the mean");
   nn::check_word(kWho, "windows", o.windows, {"grid", "row"});
 }
 
 MapMixer::Options mixer_options(const VisionTransformerOptions& o, int64_t layer) {
   const auto side = o.image_size / o.patch;
-  return {.kind = o.mixer,
-          .residual = o.residual,
-          .features = o.features,
-          .taps = o.taps,
-          .row = o.windows == "row",
-          .height = side,
-          .width = side,
-          .layer = layer,
-          .pool = o.pool};
+  return place_options(o, o.features, side, side, layer, /*stride=*/1, /*row=*/o.windows == "row");
 }
 
 torch::nn::LayerNorm layer_norm(int64_t features) {
@@ -68,20 +63,23 @@ class VisionBlockImpl : public torch::nn::Module {
 
   // x [B, prefix + side * side, features]
   Tensor forward(const Tensor& x, int64_t prefix, int64_t side, std::vector<nn::Windows>* windows) {
+    const auto normed = norm1_(x);
+    const auto map_of = [&](const Tensor& tokens) {
+      return tokens.slice(1, prefix).transpose(1, 2).unflatten(2, {side, side});
+    };
     const auto mix = [&](const char* placement, const Tensor& tokens) {
       if (!mixer_.active() || options_.placement != placement) return tokens;
-      const auto patches = tokens.slice(1, prefix);
-      const auto map = mixer_.forward(patches.transpose(1, 2).unflatten(2, {side, side}), windows);
+      const auto map = mixer_.forward(map_of(tokens), windows, map_of(normed));
       return torch::cat({tokens.slice(1, 0, prefix), map.flatten(2).transpose(1, 2)}, 1);
     };
-    auto branch = mix("after_attention", attend(mix("before_attention", norm1_(x))));
+    auto branch = mix("after_attention", attend(mix("before_attention", normed)));
     branch = torch::dropout(branch, options_.dropout, is_training());
     auto y = x + drop_path(branch, drop_, is_training());
     y = y + drop_path(mlp_(norm2_(y)), drop_, is_training());
     return mix("after_block", y);
   }
 
-  void finish_initialisation() { mixer_.finish_initialisation(); }
+  void reset_mixer() { mixer_.reset_parameters(); }
 
  private:
   Tensor attend(const Tensor& x) {
@@ -124,7 +122,7 @@ void VisionTransformerImpl::reset_parameters() {
   const torch::NoGradGuard no_grad;
   initialise_transformer(*this);
   for (auto& parameter : parameters(/*recurse=*/false)) parameter.normal_(0, kDeviation);
-  for (const auto& block : blocks_) block->finish_initialisation();
+  for (const auto& block : blocks_) block->reset_mixer();
 }
 
 Tensor VisionTransformerImpl::run(const Tensor& images, std::vector<nn::Windows>* windows) {
@@ -139,6 +137,7 @@ Tensor VisionTransformerImpl::run(const Tensor& images, std::vector<nn::Windows>
   tokens.push_back(patches);
   auto x = dropout_(torch::cat(tokens, 1) + pos_embed_);
   for (auto& block : blocks_) x = block->forward(x, prefix_tokens(), grid(), windows);
+  if (options_.readout == "mean") return head_(norm_(x.slice(1, prefix_tokens())).mean(1));
   x = norm_(x.slice(1, 0, prefix_tokens()));  // of each token by itself; the patches' are not needed
   const auto logits = head_(x.select(1, 0));
   if (!options_.distilled) return logits;

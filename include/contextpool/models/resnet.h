@@ -35,8 +35,10 @@ struct ResNetOptions {
   std::string mixer = "none";
   int64_t mixer_stages = 3;
   int64_t pool_stride = 1;
-  std::string residual = "none";
-  int64_t taps = 0;
+  std::string mixer_residual = {};
+  int64_t mixer_taps = 0;
+  int64_t mixer_rank = 15;
+  int64_t mixer_heads = 0;
   nn::ContextPoolOptions pool{.ratio = 0.05, .initial_sigma = 0.5, .hidden = 20};  // the model sets features and layer
 };
 
@@ -71,8 +73,8 @@ class ResNetImpl : public torch::nn::Module {
   LogitsAndWindows forward_with_windows(const torch::Tensor& images);
 
   // Convolutions by Kaiming's rule (normal, for ReLU; over the outputs for ImageNet as torchvision does, over the
-  // inputs for CIFAR, where the last layer gets it too), norms 1 and 0, the mixers' own by torch's rule; then
-  // ContextPool's sizes as its initial_sigma asks.
+  // inputs for CIFAR, where the last layer gets it too), norms 1 and 0, mixers by their own rule:
+  // initial_sigma holds.
   void reset_parameters();
 
   const ResNetOptions& options() const { return options_; }

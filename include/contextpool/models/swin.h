@@ -38,8 +38,10 @@ struct SwinOptions {
   double attention_dropout = 0;
   double stochastic_depth = 0;
   std::string mixer = "none";
-  std::string residual = "none";
-  int64_t taps = 0;
+  std::string mixer_residual = {};
+  int64_t mixer_taps = 0;
+  int64_t mixer_rank = 15;
+  int64_t mixer_heads = 0;
   nn::ContextPoolOptions pool{.ratio = 0.1, .initial_sigma = 1, .hidden = 12};  // the model sets features and layer
 };
 
@@ -72,8 +74,8 @@ class SwinImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images);
   LogitsAndWindows forward_with_windows(const torch::Tensor& images);
 
-  // Linear weights and relative position tables N(0, 0.02), biases 0, norms 1 and 0, convolutions by torch's own rule;
-  // then ContextPool's sizes as its initial_sigma asks.
+  // Linear weights and relative position tables N(0, 0.02), biases 0, norms 1 and 0, convolutions by torch's own rule,
+  // mixers by theirs: initial_sigma holds.
   void reset_parameters();
 
   const SwinOptions& options() const { return options_; }

@@ -4,7 +4,7 @@
 // Images are floating [B, 3, H, W], normalised, in any memory format; logits [B, classes]. In each place where a mixer
 // can stand, on a map [B, C, H, W]:
 //
-//   none  x      context_pool  CP(x)      depthwise  DW(x), 3 x 3;      residual plain  x + the above
+//   none  x      context_pool  CP(x)      depthwise  DW(x), 3 x 3      with residual plain  x + the above
 //
 // and any other kind that nn/mixer.h knows for maps.
 #pragma once
@@ -40,9 +40,12 @@ using LogitsAndWindows = std::pair<torch::Tensor, std::vector<nn::Windows>>;
 // Calls f(name, value, help) for the options of mixers that all families have.
 template <typename Options, typename F>
 void for_each_mixer_option(Options& options, F f) {
-  f("mixer", options.mixer, "none, context_pool or depthwise");
-  f("residual", options.residual, "of the mixer M: none, M(x), or plain, x + M(x)");
-  f("taps", options.taps, "side of the depthwise mixer's kernel; 0: 3");
+  f("mixer", options.mixer, "none, context_pool, depthwise or another of nn/mixer.h");
+  f("mixer_residual", options.mixer_residual, "of the mixer: none, plain, scale or gated; empty: the mixer's own");
+  f("mixer_taps", options.mixer_taps, "side of the mixer's convolution; 0: the mixer's own, 3 for depthwise");
+  f("mixer_rank", options.mixer_rank, "of what depends on the context, in gated residuals and in dynamic");
+  f("mixer_heads", options.mixer_heads,
+    "of dynamic: slices of the features that share a kernel; 0: a low rank instead");
   f("pool_predictor", options.pool.predictor, "conv, mlp or attention");
   f("pool_weights", options.pool.weights, "softmax, unnormalized, uniform or nonlocal");
   f("pool_locality", options.pool.locality, "gaussian, none, fixed_window, adaptive_window or random_sparse");

@@ -3,6 +3,8 @@
 //   x_0 = [cls; dist; patches] + pos,   x <- x + Mix(Attn(LN x)),   x <- x + MLP(LN x),   logits = head(LN(x)_cls)
 //
 // The mixer works on the grid of patches; class and distillation tokens pass it by: they are neither source nor target.
+// So the last block's mixer has no say in the logits where the head reads the class token (it is built all the same, as
+// the paper counts it); with readout "mean" the head reads mean(LN(x)_patches), and it has.
 // Tensor names are timm's: cls_token dist_token pos_embed patch_embed.proj blocks.I.{norm1,attn.qkv,attn.proj,norm2,
 // mlp.fc1,mlp.fc2} norm head head_dist, and blocks.I.{context_pool,depthwise}.* for the mixer.
 #pragma once
@@ -28,14 +30,17 @@ struct VisionTransformerOptions {
   int64_t heads = 12;
   int64_t feedforward = 3072;
   bool distilled = false;
+  std::string readout = "token";
   double dropout = 0;
   double attention_dropout = 0;
   double stochastic_depth = 0;
   std::string mixer = "none";
   std::string placement = "after_attention";
   std::string windows = "grid";
-  std::string residual = "none";
-  int64_t taps = 0;
+  std::string mixer_residual = {};
+  int64_t mixer_taps = 0;
+  int64_t mixer_rank = 15;
+  int64_t mixer_heads = 0;
   nn::ContextPoolOptions pool{.ratio = 0.1, .initial_sigma = 1, .hidden = 24};  // the model sets features and layer
 };
 
@@ -51,6 +56,7 @@ void for_each_option(Options& options, F f) {
   f("heads", options.heads, "attention heads");
   f("feedforward", options.feedforward, "channels inside the feed-forward branch");
   f("distilled", options.distilled, "a second token and head, which learn from a teacher");
+  f("readout", options.readout, "what the head reads: token, the class token, or mean, the mean of the patches");
   f("dropout", options.dropout, "of embeddings, branches and inside the feed-forward");
   f("attention_dropout", options.attention_dropout, "of attention weights");
   f("stochastic_depth", options.stochastic_depth,
@@ -72,7 +78,7 @@ class VisionTransformerImpl : public torch::nn::Module {
   LogitsAndWindows forward_with_windows(const torch::Tensor& images);
 
   // Linear weights, tokens and positions N(0, 0.02) (torch's trunc_normal_ cuts at +-2, which is 100 deviations away),
-  // biases 0, norms 1 and 0, convolutions by torch's own rule; then ContextPool's sizes as its initial_sigma asks.
+  // biases 0, norms 1 and 0, convolutions by torch's own rule, mixers by theirs: initial_sigma holds.
   void reset_parameters();
 
   const VisionTransformerOptions& options() const { return options_; }
