@@ -131,15 +131,21 @@ class WindowAttentionImpl : public torch::nn::Module {
   void reset_table() { table_.normal_(0, kDeviation); }
 
  private:
+  // Makes index_ and visible_ those for this map.
+  void prepare(const Side& rows, const Side& columns, const torch::Device& device) {
+    const c10::InferenceMode no_inference(false);  // what is kept may be needed in training later
+    if (index_.device() != device) index_ = index_.to(device);
+    const bool same = height_ == rows.size && width_ == columns.size;
+    if (same && (!visible_.defined() || visible_.device() == device)) return;
+    visible_ = visibility(rows, columns, window_);
+    if (visible_.defined()) visible_ = visible_.to(device);
+    height_ = rows.size;
+    width_ = columns.size;
+  }
+
   // What is added to the scores, [1 or B * windows, heads, window^2, window^2].
   Tensor bias(const Side& rows, const Side& columns, const Tensor& x) {
-    if (index_.device() != x.device()) index_ = index_.to(x.device());
-    if (height_ != rows.size || width_ != columns.size || (visible_.defined() && visible_.device() != x.device())) {
-      visible_ = visibility(rows, columns, window_);
-      if (visible_.defined()) visible_ = visible_.to(x.device());
-      height_ = rows.size;
-      width_ = columns.size;
-    }
+    prepare(rows, columns, x.device());
     const auto places = window_ * window_;
     auto bias = table_.index_select(0, index_).view({1, places, places, heads_}).permute({0, 3, 1, 2});
     if (!visible_.defined()) return bias.contiguous();

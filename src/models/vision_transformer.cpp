@@ -69,7 +69,9 @@ class VisionBlockImpl : public torch::nn::Module {
     };
     const auto mix = [&](const char* placement, const Tensor& tokens) {
       if (!mixer_.active() || options_.placement != placement) return tokens;
-      const auto map = mixer_.forward(map_of(tokens), windows, map_of(normed));
+      // One copy, which predictor and pooling would both make of a map with gaps.
+      const auto patches = map_of(tokens).contiguous(torch::MemoryFormat::ChannelsLast);
+      const auto map = mixer_.forward(patches, windows, map_of(normed));
       return torch::cat({tokens.slice(1, 0, prefix), map.flatten(2).transpose(1, 2)}, 1);
     };
     auto branch = mix("after_attention", attend(mix("before_attention", normed)));

@@ -260,6 +260,17 @@ TEST(Swin, TakesImagesOfAnySize) {
   }
 }
 
+TEST(Swin, TrainsAfterInference) {
+  auto model = random_model<models::Swin>(small_vision_options<models::SwinOptions>());
+  const auto images = random_images(21);
+  {
+    const c10::InferenceMode inference;
+    model(images);
+  }
+  model(images).sum().backward();
+  EXPECT_TRUE(model->parameters().front().grad().defined());
+}
+
 // On a map that fits into one window a smaller window is the same attention: there is only padding in the rest.
 TEST(Swin, PaddingIsNobodysSource) {
   const torch::NoGradGuard no_grad;

@@ -104,7 +104,9 @@ class _Block(nn.Module):
         def mix(placement: str, tokens: Tensor) -> Tensor:
             if not self.mixer.active or self.placement != placement:
                 return tokens
-            mixed = self.mixer(map_of(tokens), windows, map_of(normed))
+            # One copy, which predictor and pooling would both make of a map with gaps.
+            patches = map_of(tokens).contiguous(memory_format=torch.channels_last)
+            mixed = self.mixer(patches, windows, map_of(normed))
             return torch.cat((tokens[:, :prefix], mixed.flatten(2).transpose(1, 2)), 1)
 
         branch = mix("after_attention", self.attn(mix("before_attention", normed)))
