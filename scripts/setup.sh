@@ -88,8 +88,9 @@ pip=(.venv/bin/python -m pip install -q --disable-pip-version-check)
 if [ -n "$torch_site" ]; then
   say "using torch of $torch_site"
   echo "$torch_site" >"$site/other_torch.pth"
-  # Other versions of the rest are as good here: what that Python has stays.
-  grep -v -e '^torch==' -e '^#' requirements.txt | sed 's/==.*//' | "${pip[@]}" -r /dev/stdin ||
+  # Other versions of the rest are as good here: what that Python has stays. torchvision, and timm which asks for it,
+  # would bring a torch of their own.
+  grep -v -e '^torch' -e '^timm' -e '^#' requirements.txt | sed 's/==.*//' | "${pip[@]}" -r /dev/stdin ||
     say "going on without some of requirements.txt; what needs them will say so"
 else
   rm -f "$site/other_torch.pth"
