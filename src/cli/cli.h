@@ -41,6 +41,7 @@ int run(const Arguments& arguments);
 int train(const Arguments& arguments);
 int eval(const Arguments& arguments);
 int generate(const Arguments& arguments);
+int classify(const Arguments& arguments);
 int models(const Arguments& arguments);
 int inspect_checkpoint(const Arguments& arguments);
 int doctor(const Arguments& arguments);

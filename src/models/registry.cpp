@@ -6,6 +6,7 @@
 
 #include "base/words.h"
 #include "contextpool/models/language_models.h"
+#include "contextpool/models/vision_families.h"
 
 namespace contextpool::models {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 std::vector<std::unique_ptr<Family>> built_in() {
   std::vector<std::unique_ptr<Family>> all;
   all.push_back(language_model_family());
+  all.push_back(vision_transformer_family());
+  all.push_back(swin_family());
+  all.push_back(resnet_family());
   return all;
 }
 

@@ -157,7 +157,7 @@ std::optional<Score> LanguageModelling::score_dev(const StepPlace& place, bool b
                                      .batch = options_.eval_batch,
                                      .tokens = options_.eval_tokens,
                                      .bfloat16 = bfloat16});
-  return Score{{{"loss", score.nats}, {"bpc", score.bits()}}};
+  return Score{{{"loss", score.nats}, {"bpc", score.bits()}}, /*higher_is_better=*/false, /*shown=*/1};
 }
 
 std::vector<nn::WindowStatistics> LanguageModelling::windows(const StepPlace& place, bool bfloat16) {

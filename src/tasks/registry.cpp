@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "contextpool/tasks/classification.h"
 #include "contextpool/tasks/language_modelling.h"
 
 namespace contextpool::tasks {
@@ -11,6 +12,7 @@ namespace {
 std::vector<std::unique_ptr<TaskKind>> built_in() {
   std::vector<std::unique_ptr<TaskKind>> all;
   all.push_back(language_modelling());
+  all.push_back(classification());
   return all;
 }
 

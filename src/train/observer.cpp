@@ -72,7 +72,7 @@ std::string progress_line(const StepReport& report, std::size_t width) {
     parts.push_back({4, "loss " + fixed(report.loss, 4)});
     for (const auto& figure : report.figures) parts.push_back({2, shown(figure)});
   }
-  if (report.dev) parts.push_back({1, "dev " + shown(report.dev->figures.back())});
+  if (report.dev) parts.push_back({1, "dev " + shown(report.dev->figures.at(report.dev->shown))});
   parts.push_back({5, short_number(report.units_per_second) + " " + report.unit + "/s"});
   parts.push_back({6, fixed(static_cast<double>(report.memory) / kMega, 0) + " MB"});
   parts.push_back({3, "ETA " + clock_time(report.seconds_left)});

@@ -358,6 +358,7 @@ void Trainer::record(const StepReport& told) {
   }
   try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, step_); });
   observer_.on_step(told);
+  for (const auto& note : task_->take_notes()) observer_.on_message(note);
 }
 
 void Trainer::save(const std::optional<tasks::Score>& dev) {

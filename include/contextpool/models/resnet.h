@@ -64,13 +64,13 @@ void for_each_option(Options& options, F f) {
 class ResidualBlockImpl;
 class StageEndImpl;
 
-class ResNetImpl : public torch::nn::Module {
+class ResNetImpl : public ImageClassifier {
  public:
   explicit ResNetImpl(ResNetOptions options);
 
   // images [B, 3, H, W] -> logits [B, classes].
-  torch::Tensor forward(const torch::Tensor& images);
-  LogitsAndWindows forward_with_windows(const torch::Tensor& images);
+  torch::Tensor forward(const torch::Tensor& images) override;
+  LogitsAndWindows forward_with_windows(const torch::Tensor& images) override;
 
   // Convolutions by Kaiming's rule (normal, for ReLU; over the outputs for ImageNet as torchvision does, over the
   // inputs for CIFAR, where the last layer gets it too), norms 1 and 0, mixers by their own rule:

@@ -66,13 +66,13 @@ void for_each_option(Options& options, F f) {
 
 class SwinStageImpl;
 
-class SwinImpl : public torch::nn::Module {
+class SwinImpl : public ImageClassifier {
  public:
   explicit SwinImpl(SwinOptions options);
 
   // images [B, 3, H, W] -> logits [B, classes].
-  torch::Tensor forward(const torch::Tensor& images);
-  LogitsAndWindows forward_with_windows(const torch::Tensor& images);
+  torch::Tensor forward(const torch::Tensor& images) override;
+  LogitsAndWindows forward_with_windows(const torch::Tensor& images) override;
 
   // Linear weights and relative position tables N(0, 0.02), biases 0, norms 1 and 0, convolutions by torch's own rule,
   // mixers by theirs: initial_sigma holds.

@@ -37,6 +37,14 @@ bool no_decay(std::string_view name, const torch::Tensor& parameter);
 // Without a ContextPool the list is empty.
 using LogitsAndWindows = std::pair<torch::Tensor, std::vector<nn::Windows>>;
 
+// What every vision model is, for those that do not ask which.
+class ImageClassifier : public torch::nn::Module {
+ public:
+  // In training mode a distilled model gives [B, 2, classes], the logits of its two heads.
+  virtual torch::Tensor forward(const torch::Tensor& images) = 0;
+  virtual LogitsAndWindows forward_with_windows(const torch::Tensor& images) = 0;
+};
+
 // Calls f(name, value, help) for the options of mixers that all families have.
 template <typename Options, typename F>
 void for_each_mixer_option(Options& options, F f) {

@@ -68,14 +68,14 @@ void for_each_option(Options& options, F f) {
 
 class VisionBlockImpl;
 
-class VisionTransformerImpl : public torch::nn::Module {
+class VisionTransformerImpl : public ImageClassifier {
  public:
   explicit VisionTransformerImpl(VisionTransformerOptions options);
 
   // images [B, 3, image_size, image_size] -> logits [B, classes]: of a distilled model the mean of its two heads. In
   // training mode a distilled model gives both, [B, 2, classes]: the class token's, then the distillation token's.
-  torch::Tensor forward(const torch::Tensor& images);
-  LogitsAndWindows forward_with_windows(const torch::Tensor& images);
+  torch::Tensor forward(const torch::Tensor& images) override;
+  LogitsAndWindows forward_with_windows(const torch::Tensor& images) override;
 
   // Linear weights, tokens and positions N(0, 0.02) (torch's trunc_normal_ cuts at +-2, which is 100 deviations away),
   // biases 0, norms 1 and 0, convolutions by torch's own rule, mixers by theirs: initial_sigma holds.

@@ -43,11 +43,12 @@ struct Batch {
 // A figure by its name, such as {"bpc", 1.78}.
 using Figure = std::pair<std::string, double>;
 
-// A score on held-out data. The first figure is the one by which the best checkpoint is chosen, the last the one that
-// the line of progress shows.
+// A score on held-out data. The first figure is the one by which the best checkpoint is chosen; the line of progress
+// shows figure `shown`.
 struct Score {
   std::vector<Figure> figures;
   bool higher_is_better = false;
+  std::size_t shown = 0;
 };
 
 class TaskKind;  // tasks/registry.h
@@ -89,6 +90,9 @@ class Task {
   virtual void after_step() {}
   // The training loss in other words, such as {"bpc", loss / ln 2}.
   virtual std::vector<Figure> figures_of_loss(double /*loss*/) const { return {}; }
+
+  // Lines for the user since the last call, such as pictures that could not be read.
+  virtual std::vector<std::string> take_notes() { return {}; }
 
   // The score on the dev split at that step; nothing where there is none. In eval mode, without gradients.
   virtual std::optional<Score> score_dev(const StepPlace& place, bool bfloat16) = 0;
