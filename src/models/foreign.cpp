@@ -195,14 +195,14 @@ std::string shape(const Tensor& tensor) {
   return text.str();
 }
 
-struct Family {
+struct Kind {
   const char* name;  // for messages
   Head head;
   std::function<Tensor(const std::string& name, const Tensor& given, const Tensor& wanted)> resize;
 };
 
 // Copies by name, after all is found to fit.
-void load(torch::nn::Module& model, Tensors tensors, const Family& family, const ForeignOptions& options,
+void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const ForeignOptions& options,
           ForeignReport& report) {
   std::vector<std::pair<Tensor, Tensor>> copies;
   std::vector<std::string> missing, shapes, unexpected;
@@ -245,26 +245,25 @@ void load(torch::nn::Module& model, Tensors tensors, const Family& family, const
 ForeignReport load_foreign(VisionTransformer& model, const ForeignTensors& tensors, const ForeignOptions& options) {
   ForeignReport report;
   const auto prefix = model->prefix_tokens();
-  const Family family{
-      "vision transformer", {{"head", "head_dist"}}, [&](const auto& name, const auto& a, const auto& b) {
-        return name == "pos_embed" ? resized_positions(a, b, prefix) : a;
-      }};
+  const Kind family{"vision transformer", {{"head", "head_dist"}}, [&](const auto& name, const auto& a, const auto& b) {
+                      return name == "pos_embed" ? resized_positions(a, b, prefix) : a;
+                    }};
   load(*model, rename(vision_transformer_tables(), tensors, report), family, options, report);
   return report;
 }
 
 ForeignReport load_foreign(Swin& model, const ForeignTensors& tensors, const ForeignOptions& options) {
   ForeignReport report;
-  const Family family{"Swin", {{"head"}}, [](const auto& name, const auto& a, const auto& b) {
-                        return name.ends_with("relative_position_bias_table") ? resized_relative(a, b) : a;
-                      }};
+  const Kind family{"Swin", {{"head"}}, [](const auto& name, const auto& a, const auto& b) {
+                      return name.ends_with("relative_position_bias_table") ? resized_relative(a, b) : a;
+                    }};
   load(*model, rename(swin_tables(), tensors, report), family, options, report);
   return report;
 }
 
 ForeignReport load_foreign(ResNet& model, const ForeignTensors& tensors, const ForeignOptions& options) {
   ForeignReport report;
-  const Family family{"ResNet", {{"fc"}}, [](const auto&, const auto& a, const auto&) { return a; }};
+  const Kind family{"ResNet", {{"fc"}}, [](const auto&, const auto& a, const auto&) { return a; }};
   load(*model, rename(resnet_tables(), tensors, report), family, options, report);
   return report;
 }

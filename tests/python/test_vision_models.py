@@ -348,6 +348,18 @@ def test_a_pooling_stride_halves_the_map_in_place_of_the_convolution() -> None:
             assert [tuple(w.log_weight.shape) for w in windows] == [(2, 15, 16), (2, 8, 8), (2, 4, 4)]
 
 
+@torch.no_grad()
+def test_cifar_shortcuts_take_every_second_pixel_and_add_empty_channels() -> None:
+    model = small("resnet", features=4, depths="1,1", mixer_stages=2)
+    block = model.layer2[0]
+    block.bn2.weight.zero_()
+    block.bn2.bias.zero_()  # the branch is 0
+    x = torch.rand(2, 4, 7, 6)
+    expected = torch.zeros(2, 8, 4, 3)
+    expected[:, 2:6] = x[:, :, ::2, ::2]
+    assert torch.equal(block(x), expected)
+
+
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     (
