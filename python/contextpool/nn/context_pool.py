@@ -457,7 +457,7 @@ class ContextPool2d(_ContextPool):
     def step(
         self, x: Tensor, cache: MixerCache, mask: Tensor | None = None, *, context: Tensor | None = None
     ) -> Tensor:
-        """A map has no order, so it has no steps: ValueError."""
+        """A map ``[B, C, H, W]`` has no order, so it has no steps: ValueError."""
         raise ValueError("ContextPool2d: a map has no order, so it has no steps")
 
     def _check_input(self, x: Tensor) -> None:
