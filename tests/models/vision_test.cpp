@@ -365,8 +365,10 @@ TEST(ForeignWeights, ThatDoNotFitAreRefusedAndNothingIsChanged) {
   }
   EXPECT_TRUE(torch::equal(model->named_parameters()["norm.weight"], before));
   tensors.pop_back();
-  EXPECT_EQ(models::load_foreign(model, tensors).source, "timm");
+  EXPECT_EQ(models::load_foreign(*model, tensors).source, "timm");
   EXPECT_TRUE(torch::equal(model->named_parameters()["norm.weight"], before + 1));
+  torch::nn::Linear other(2, 2);
+  EXPECT_THROW(models::load_foreign(*other, tensors), c10::ValueError);
 }
 
 TEST(VisionModels, WhatCannotBeBuiltOrReadIsRefused) {
