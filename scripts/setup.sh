@@ -42,6 +42,8 @@ if [ "${1:-}" = fuzz ]; then
   need cmake command -v cmake
   need ninja-build command -v ninja
   need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | clang++-19 -E -x c++ -'
+  need libjpeg62-turbo-dev sh -c 'printf "#include <stdio.h>\n#include <jpeglib.h>\n" | clang++-19 -E -x c++ -'
+  need libpng-dev sh -c 'echo "#include <png.h>" | clang++-19 -E -x c++ -'
   install_missing
   exit
 fi
@@ -58,6 +60,9 @@ need ccache command -v ccache
 need libgtest-dev sh -c 'echo "#include <gtest/gtest.h>" | g++ -E -x c++ -'
 need libcli11-dev sh -c 'echo "#include <CLI/CLI.hpp>" | g++ -E -x c++ -'
 need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | g++ -E -x c++ -'
+need libtomlplusplus-dev sh -c 'echo "#include <toml++/toml.h>" | g++ -std=c++20 -E -x c++ -'
+need libjpeg62-turbo-dev sh -c 'printf "#include <stdio.h>\n#include <jpeglib.h>\n" | g++ -E -x c++ -'
+need libpng-dev sh -c 'echo "#include <png.h>" | g++ -E -x c++ -'
 need python3-venv "$python" -c 'import ensurepip'
 need python3-dev "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 install_missing
@@ -83,8 +88,9 @@ pip=(.venv/bin/python -m pip install -q --disable-pip-version-check)
 if [ -n "$torch_site" ]; then
   say "using torch of $torch_site"
   echo "$torch_site" >"$site/other_torch.pth"
-  # Other versions of the rest are as good here: what that Python has stays.
-  grep -v -e '^torch==' -e '^#' requirements.txt | sed 's/==.*//' | "${pip[@]}" -r /dev/stdin ||
+  # Other versions of the rest are as good here: what that Python has stays. torchvision, and timm which asks for it,
+  # would bring a torch of their own.
+  grep -v -e '^torch' -e '^timm' -e '^#' requirements.txt | sed 's/==.*//' | "${pip[@]}" -r /dev/stdin ||
     say "going on without some of requirements.txt; what needs them will say so"
 else
   rm -f "$site/other_torch.pth"

@@ -1,4 +1,5 @@
-// The program: what its subcommands share. Exit status: 0 done; 1 something failed; 2 the command or a config file is
+// The program as a library: main.cpp calls run(); a program that registers models and tasks of its own may do so too.
+// Exit status: 0 done; 1 something failed; 2 the command or a config file is
 // wrong; 128 + signal: training was stopped by Ctrl-C, SIGTERM, SIGHUP or SIGPIPE, after saving.
 #pragma once
 
@@ -8,6 +9,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "contextpool/models/model_file.h"
 
 namespace contextpool::cli {
 
@@ -31,10 +34,14 @@ auto as_command(F&& f) -> decltype(f()) {
   }
 }
 
+// The program: `contextpool <arguments>`. The exit status; errors are one line on stderr.
+int run(const Arguments& arguments);
+
 // One a subcommand, each in the file of its name. The return value is the exit status.
 int train(const Arguments& arguments);
 int eval(const Arguments& arguments);
 int generate(const Arguments& arguments);
+int classify(const Arguments& arguments);
 int models(const Arguments& arguments);
 int inspect_checkpoint(const Arguments& arguments);
 int doctor(const Arguments& arguments);
@@ -54,6 +61,8 @@ struct ModelFlags {
   std::string run, checkpoint, which = "newest", device = "auto";
 
   void add_to(CLI::App& app);
+  void check_which() const;
+  contextpool::models::RunModel find() const;
   std::string file() const;  // says on stderr which checkpoint was taken, and what was skipped as broken
 };
 

@@ -1,36 +1,65 @@
 #include "cli/config.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/words.h"
 #include "cli/presets.h"
-#include "nn/names.h"
 
 namespace contextpool::cli {
 namespace {
 
-// CLI11 takes a # for a comment even inside quotation marks, and knows no escapes.
-constexpr const char* kUnwritable = "#\"\n";
+constexpr const char* kBase = "base";
 
 bool is_number(const std::string& word) {
   double value = 0;
   return CLI::detail::lexical_cast(word, value);
 }
 
-std::string quoted(const std::string& name, const std::string& word) {
-  if (word == "true" || word == "false" || is_number(word)) return word;
-  if (word.find_first_of(kUnwritable) != std::string::npos) {
-    throw Wrong("--" + name + " is '" + word + "': a config file cannot hold #, quotation marks or line breaks");
+// As TOML writes it: a basic string, or the number or truth value that the word is.
+std::string quoted(const std::string& word) {
+  if (word == "true" || word == "false") return word;
+  if (is_number(word)) {  // one way to write a number
+    const bool whole = word.find_first_not_of("+-0123456789") == std::string::npos;
+    return whole ? word : nlohmann::json(std::stod(word)).dump();
   }
-  return '"' + word + '"';
+  std::ostringstream text;
+  text << toml::value<std::string>(word);
+  auto result = text.str();
+  if (!result.starts_with("'")) return result;
+  return '"' + result.substr(1, result.size() - 2) + '"';  // one way to write a plain string
 }
 
 std::string line_of(const std::string& name, const std::vector<std::string>& words) {
   std::string list;
-  for (const auto& word : words) list += (list.empty() ? "" : ", ") + quoted(name, word);
+  for (const auto& word : words) list += (list.empty() ? "" : ", ") + quoted(word);
   return name + " = " + (words.size() == 1 ? list : "[" + list + "]") + "\n";
 }
+
+std::string word_of(const std::string& where, const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
+  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
+  if (const auto* number = node.as_floating_point()) return nlohmann::json(number->get()).dump();
+  throw Wrong(where + ": expected a word, a number, true or false, or a list of such");
+}
+
+void add(ConfigFile& config, const std::string& key, const toml::node& node) {
+  const auto where = config.name + ": " + key;
+  std::vector<std::string> words;
+  if (const auto* list = node.as_array()) {
+    for (const auto& item : *list) words.push_back(word_of(where, item));
+  } else {
+    words.push_back(word_of(where, node));
+  }
+  if (!config.values.emplace(key, words).second) throw Wrong(where + " is there twice");
+}
+
+std::string section_of(const CLI::Option& option) { return CLI::detail::to_lower(option.get_group()); }
 
 }  // namespace
 
@@ -42,12 +71,22 @@ ConfigFile read_config(const std::string& path) {
 }
 
 ConfigFile parse_config(const std::string& name, const std::string& text) {
-  std::istringstream stream(text);
-  ConfigFile config{name, {}};
-  for (const auto& item : CLI::ConfigTOML().from_config(stream)) {
-    if (!item.parents.empty())
-      throw Wrong(name + ": [" + item.parents.front() + "]: a config file here has no sections");
-    if (!config.values.emplace(item.name, item.inputs).second) throw Wrong(name + ": " + item.name + " is there twice");
+  toml::table table;
+  try {
+    table = toml::parse(text);
+  } catch (const toml::parse_error& e) {
+    throw Wrong(name + ": line " + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+  }
+  ConfigFile config{name, {}, {}};
+  for (const auto& [key, node] : table) {
+    if (const auto* section = node.as_table()) {
+      for (const auto& [inner, value] : *section) {
+        add(config, std::string(inner.str()), value);
+        config.sections[std::string(inner.str())] = key.str();
+      }
+    } else {
+      add(config, std::string(key.str()), node);
+    }
   }
   return config;
 }
@@ -60,9 +99,16 @@ std::vector<std::string> preset_names() {
 
 ConfigFile preset(const std::string& name) {
   for (const auto& p : kPresets) {
-    if (name == p.name) return parse_config("preset " + name, p.text);
+    if (name != p.name) continue;
+    auto config = parse_config("preset " + name, p.text);
+    const auto base = config.values.extract(kBase);
+    if (base.empty()) return config;
+    auto below = preset(base.mapped().front());
+    config.values.merge(below.values);
+    config.sections.merge(below.sections);
+    return config;
   }
-  throw Wrong("unknown preset \"" + name + "\"" + nn::did_you_mean(name, preset_names()) + " (they are " +
+  throw Wrong("unknown preset \"" + name + "\"" + did_you_mean(name, preset_names()) + " (they are " +
               CLI::detail::join(preset_names(), ", ") + ")");
 }
 
@@ -75,7 +121,12 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
     for (const auto& [name, words] : file.values) {
       const auto* option = app.get_option_no_throw("--" + name);
       if (option == nullptr || !option->get_configurable()) {
-        throw Wrong(file.name + ": unknown key " + name + nn::did_you_mean(name, flag_names(app), "", ""));
+        throw Wrong(file.name + ": unknown key " + name + did_you_mean(name, flag_names(app), "", ""));
+      }
+      const auto section = file.sections.find(name);
+      if (section != file.sections.end() && section->second != section_of(*option)) {
+        throw Wrong(file.name + ": [" + section->second + "] has " + name + ", which belongs into [" +
+                    section_of(*option) + "]");
       }
       if (option->count() == 0 && words != std::vector<std::string>{""}) open[name] = words;
     }
@@ -116,7 +167,7 @@ std::string config_text(const CLI::App& app) {
       const auto words = config_words(app, name);
       if (!words.empty()) lines += line_of(name, words);
     }
-    if (!lines.empty()) text.append(text.empty() ? "# " : "\n# ").append(group).append("\n").append(lines);
+    if (!lines.empty()) text += (text.empty() ? "[" : "\n[") + CLI::detail::to_lower(group) + "]\n" + lines;
   }
   return text;
 }

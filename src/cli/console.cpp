@@ -44,7 +44,7 @@ Console::Console(std::int64_t print_every) : print_every_(print_every), terminal
 
 void Console::on_step(const train::StepReport& report) {
   const bool last = report.step == report.steps;
-  const bool keep = last || report.dev_loss || report.skipped || (print_every_ > 0 && report.step % print_every_ == 0);
+  const bool keep = last || report.dev || report.skipped || (print_every_ > 0 && report.step % print_every_ == 0);
   const auto now = steady_clock::now();
   if (!keep && (!terminal_ || now - last_ < kRefresh)) return;
   last_ = now;

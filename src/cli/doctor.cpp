@@ -11,8 +11,8 @@
 #include <iostream>
 
 #include "cli/cli.h"
-#include "contextpool/eval/device.h"
 #include "contextpool/ops/pool1d.h"
+#include "contextpool/runtime/device.h"
 #include "kernels/cpu/instructions.h"
 
 namespace contextpool::cli {
@@ -108,7 +108,7 @@ void examine_cpu(Report& report) {
   if (set == "portable" && forced.empty())
     report.problem("the CPU has no AVX2: the operators use their portable kernels, which are several times slower");
   if (!forced.empty()) report.problem("CONTEXTPOOL_CPU chooses the kernels; without it the fastest are taken");
-  report.row("memory", in_gibi(static_cast<double>(contextpool::eval::total_memory(torch::kCPU))));
+  report.row("memory", in_gibi(static_cast<double>(runtime::total_memory(torch::kCPU))));
 }
 
 void examine_threads(Report& report) {
@@ -152,7 +152,7 @@ void examine_gpu(Report& report) {
   for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", code))
     names.push_back(line_of(entry.path() / "information", "Model"));
   for (std::size_t i = 0; i < count; ++i) {
-    const auto memory = contextpool::eval::total_memory({torch::kCUDA, static_cast<torch::DeviceIndex>(i)});
+    const auto memory = runtime::total_memory({torch::kCUDA, static_cast<torch::DeviceIndex>(i)});
     report.row("GPU", "cuda:" + std::to_string(i) + (names.size() == count ? " " + names[i] : "") + ", " +
                           in_gibi(static_cast<double>(memory)));
   }

@@ -2,9 +2,8 @@
 #include <charconv>
 #include <iostream>
 
+#include "base/words.h"
 #include "cli/cli.h"
-#include "contextpool/eval/model_file.h"
-#include "nn/names.h"
 
 namespace contextpool::cli {
 namespace {
@@ -17,7 +16,8 @@ bool fits(const std::string& word) {
   return result.ec == std::errc() && result.ptr == end && std::to_string(value) == word;
 }
 
-// CLI11 reads whole numbers by strtoll: 1e30 of digits become the largest one, 010 becomes 8, -1 without a sign 2^64-1.
+// CLI11 2.1 reads whole numbers by strtoll: 1e30 of digits become the largest one, 010 becomes 8, -1 without a sign
+// 2^64-1. Later ones refuse some of these themselves, in other words.
 void check_integers(const CLI::App& app) {
   for (const auto* option : app.get_options()) {
     const auto type = option->get_type_name();
@@ -49,6 +49,7 @@ bool parse(CLI::App& app, const Arguments& arguments) {
     std::cout << app.help();
     return false;
   } catch (const CLI::ParseError& e) {
+    check_integers(app);
     throw Wrong(e.what());
   }
   if (app.remaining().empty()) {
@@ -58,7 +59,7 @@ bool parse(CLI::App& app, const Arguments& arguments) {
   const auto extra = app.remaining().front();
   if (extra.rfind("--", 0) != 0) throw Wrong("unexpected argument \"" + extra + "\"; --help lists the options");
   const auto name = extra.substr(2, extra.find('=') - 2);
-  throw Wrong("unknown option --" + name + nn::did_you_mean(name, flag_names(app), "--", "") + " (--help lists them)");
+  throw Wrong("unknown option --" + name + did_you_mean(name, flag_names(app), "--", "") + " (--help lists them)");
 }
 
 void ModelFlags::add_to(CLI::App& app) {
@@ -71,13 +72,21 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--device", device, "auto, cpu, cuda or cuda:N");
 }
 
-std::string ModelFlags::file() const {
+void ModelFlags::check_which() const {
+  as_command([&] { check_word("contextpool", "which", which, {"newest", "best"}); });
+}
+
+contextpool::models::RunModel ModelFlags::find() const {
   if (run.empty() == checkpoint.empty()) throw Wrong("one of --run DIR and --checkpoint FILE is needed");
-  if (run.empty()) return checkpoint;
-  as_command([&] { nn::check_word("contextpool", "which", which, {"newest", "best"}); });
-  const auto found = contextpool::eval::model_of_run(run, which);
+  if (run.empty()) return {checkpoint, ""};
+  check_which();
+  return contextpool::models::model_of_run(run, which);
+}
+
+std::string ModelFlags::file() const {
+  const auto found = find();
   if (!found.note.empty()) std::cerr << "contextpool: skipped a broken checkpoint: " << found.note << "\n";
-  std::cerr << "contextpool: using " << found.file.string() << "\n";
+  if (!run.empty()) std::cerr << "contextpool: using " << found.file.string() << "\n";
   return found.file.string();
 }
 

@@ -7,8 +7,8 @@
 #include "cli/cli.h"
 #include "cli/console.h"
 #include "contextpool/data/text.h"
-#include "contextpool/eval/device.h"
-#include "contextpool/eval/model_file.h"
+#include "contextpool/models/model_file.h"
+#include "contextpool/runtime/device.h"
 
 namespace contextpool::cli {
 
@@ -27,10 +27,10 @@ int generate(const Arguments& arguments) {
 
   const auto device = as_command([&] {
     contextpool::models::validate(options);
-    return contextpool::eval::device_named(flags.device);
+    return runtime::device_named(flags.device);
   });
   if (prompt.empty()) throw Wrong("--prompt is empty: at least one symbol is needed");
-  auto model = contextpool::eval::load_model(flags.file(), device);
+  auto model = contextpool::models::load_language_model(flags.file(), device);
   const data::Alphabet alphabet(model->options().vocabulary);
   const auto symbols = alphabet.encode(prompt, "the prompt");
   const auto* first = symbols.const_data_ptr<std::int64_t>();

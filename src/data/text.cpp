@@ -7,8 +7,8 @@
 #include <array>
 #include <span>
 
+#include "base/words.h"
 #include "contextpool/io/crc32c.h"
-#include "nn/names.h"
 
 namespace contextpool::data {
 namespace {
@@ -28,7 +28,7 @@ constexpr std::array<Layout, 4> kLayouts = {{{"bytes", kBytes, 0},
                                              {"text8", kLetters, kBenchmarkSize}}};
 
 const Layout& layout_named(const std::string& name) {
-  nn::check_word("contextpool", "layout", name, layouts());
+  check_word("contextpool", "layout", name, layouts());
   return *std::find_if(kLayouts.begin(), kLayouts.end(), [&](const Layout& l) { return name == l.name; });
 }
 
@@ -51,7 +51,7 @@ std::vector<std::string> splits() { return {"train", "dev", "test", "all"}; }
 
 Split split_named(const std::string& name) {
   const auto known = splits();
-  nn::check_word("contextpool", "split", name, known);
+  check_word("contextpool", "split", name, known);
   return static_cast<Split>(std::find(known.begin(), known.end(), name) - known.begin());
 }
 

@@ -4,7 +4,7 @@
 #include <numbers>
 #include <vector>
 
-#include "contextpool/eval/device.h"
+#include "contextpool/runtime/device.h"
 
 namespace contextpool::eval {
 namespace {
@@ -56,7 +56,7 @@ Score evaluate(models::LanguageModel& model, const data::Text& text, data::Split
     std::vector<torch::Tensor> rows;
     for (auto i = first; i < last; ++i) rows.push_back(text.symbols(split, all[i].end - length, length + 1));
     const auto batch = torch::stack(rows).to(device);
-    const Autocast autocast(device, options.bfloat16);
+    const runtime::Autocast autocast(device, options.bfloat16);
     const auto logits = model->forward(batch.narrow(1, 0, length));
     for (auto i = first; i < last; ++i) {
       const auto row = static_cast<std::int64_t>(i - first), count = all[i].count;

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "nn/names.h"
+#include "contextpool/base/options.h"
 
 namespace contextpool::models {
 namespace {
@@ -14,23 +12,6 @@ namespace {
 constexpr double kDeviation = 0.02;  // of the initial weights
 // Far beyond any use, so that the sizes in a damaged file are refused before memory is asked for.
 constexpr int64_t kMost = int64_t{1} << 24;
-
-void read(const std::string& who, const char* name, const nlohmann::json& json, int64_t& value) {
-  const bool fits = json.is_number_integer() &&
-                    !(json.is_number_unsigned() && json.get<uint64_t>() > std::numeric_limits<int64_t>::max());
-  TORCH_CHECK_VALUE(fits, who, ": ", name, " must be an integer, but is ", json.dump());
-  value = json.get<int64_t>();
-}
-
-void read(const std::string& who, const char* name, const nlohmann::json& json, double& value) {
-  TORCH_CHECK_VALUE(json.is_number(), who, ": ", name, " must be a number, but is ", json.dump());
-  value = json.get<double>();
-}
-
-void read(const std::string& who, const char* name, const nlohmann::json& json, std::string& value) {
-  TORCH_CHECK_VALUE(json.is_string(), who, ": ", name, " must be a word, but is ", json.dump());
-  value = json.get<std::string>();
-}
 
 // ContextPool, attention and mixers know the smallest values of these.
 bool checked_elsewhere(std::string_view name) {
@@ -78,26 +59,17 @@ nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_
   return block;
 }
 
-std::string to_json(const LanguageModelOptions& options) {
-  nlohmann::json json;
-  for_each_option(options, [&](const char* name, const auto& value, const char*) { json[name] = value; });
-  return json.dump();
+std::string to_json(const LanguageModelOptions& options) { return contextpool::to_json(list_options(options)); }
+
+LanguageModelOptions language_model_of_files() {
+  LanguageModelOptions options;
+  options.pool.size_range = 0;
+  return options;
 }
 
 LanguageModelOptions from_json(const std::string& text, const std::string& who) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK_VALUE(json.is_object(), who, ": the model's options are not a JSON object");
   LanguageModelOptions options;
-  options.pool.size_range = 0;
-  std::vector<std::string> known;
-  for_each_option(options, [&](const char* name, auto& value, const char*) {
-    known.emplace_back(name);
-    if (json.contains(name)) read(who, name, json.at(name), value);
-  });
-  for (const auto& [name, value] : json.items()) {
-    const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
-    TORCH_CHECK_VALUE(is_known, who, ": unknown option \"", name, "\"", nn::did_you_mean(name, known));
-  }
+  assign_options(options, read_json(list_options(language_model_of_files()), text, who));
   return options;
 }
 

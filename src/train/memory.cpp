@@ -5,32 +5,28 @@
 #include <cstdio>
 #include <string>
 
-#include "contextpool/eval/device.h"
-#include "contextpool/eval/model_file.h"
+#include "contextpool/runtime/device.h"
 
 namespace contextpool::train {
 namespace {
 
-constexpr double kFloat = 4, kHalf = 2;  // bytes
+constexpr double kFloat = 4;  // bytes
 constexpr double kGibi = 1024.0 * 1024 * 1024;
 
 double size(std::int64_t n) { return static_cast<double>(n); }
 
-double state_memory(const TrainOptions& options) {
-  const double copies = options.ema > 0 ? 5 : 4;  // weight, gradient, m, v and the average
-  return copies * kFloat * eval::least_parameters(options.model);
+double state_memory(const TrainOptions& options, const models::Family& family, const OptionList& model_options) {
+  // Weight, gradient, what the optimizer keeps, and the average.
+  const double copies = 2 + optimizer_copies(options.optimizer) + (options.ema > 0 ? 1 : 0);
+  return copies * kFloat * family.least_parameters(model_options);
 }
 
-// Of the largest micro-batch: in each layer the inputs of both norms, q, k, v, attention's output and the feed-forward
-// branch before and after its activation; at the end logits, their float32 copy and their gradient.
-double activation_memory(const TrainOptions& options) {
-  const auto& m = options.model;
-  const auto element = options.bfloat16 ? kHalf : kFloat;
-  const auto layer = 6 * size(m.features) + 2 * size(m.feedforward);
-  const auto token = element * (size(m.layers) * layer + size(m.vocabulary)) + 2 * kFloat * size(m.vocabulary);
+// Of the largest micro-batch.
+double activation_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options) {
   double most = 0;
   for (const auto& stage : options.stages) {
-    most = std::max(most, size(stage.batch) / size(options.accumulate) * size(stage.length) * token);
+    const auto rows = size(stage.batch) / size(options.accumulate);
+    most = std::max(most, kind.least_activations(model_options, stage.length, rows, options.bfloat16));
   }
   return most;
 }
@@ -43,11 +39,16 @@ std::string in_gibi(double bytes) {
 
 }  // namespace
 
-double least_memory(const TrainOptions& options) { return state_memory(options) + activation_memory(options); }
+double least_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                    const OptionList& model_options) {
+  return state_memory(options, family, model_options) + activation_memory(options, kind, model_options);
+}
 
-void check_memory(const TrainOptions& options, torch::Device device) {
-  const auto there = size(eval::total_memory(device));
-  const auto state = state_memory(options), activations = activation_memory(options);
+void check_memory(const TrainOptions& options, const tasks::TaskKind& kind, const models::Family& family,
+                  const OptionList& model_options, torch::Device device) {
+  const auto there = size(runtime::total_memory(device));
+  const auto state = state_memory(options, family, model_options);
+  const auto activations = activation_memory(options, kind, model_options);
   TORCH_CHECK_VALUE(there <= 0 || state + activations <= there, "contextpool: this run needs at least ",
                     in_gibi(state + activations), " of memory (", in_gibi(state), " for weights and optimizer, ",
                     in_gibi(activations), " for a micro-batch), but ", device.str(), " has ", in_gibi(there), "; ",

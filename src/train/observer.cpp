@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -65,16 +64,16 @@ std::string windows_line(const std::vector<nn::WindowStatistics>& windows) {
 
 std::string progress_line(const StepReport& report, std::size_t width) {
   constexpr double kMega = 1e6;
-  const auto bpc = [](double nats) { return fixed(nats / std::numbers::ln2, 3) + " bpc"; };
+  const auto shown = [](const tasks::Figure& figure) { return fixed(figure.second, 3) + " " + figure.first; };
   std::vector<Part> parts = {{0, "step " + std::to_string(report.step) + "/" + std::to_string(report.steps)}};
   if (report.skipped) {
     parts.push_back({2, "skipped: loss or gradient not finite"});
   } else {
     parts.push_back({4, "loss " + fixed(report.loss, 4)});
-    parts.push_back({2, bpc(report.loss)});
+    for (const auto& figure : report.figures) parts.push_back({2, shown(figure)});
   }
-  if (report.dev_loss) parts.push_back({1, "dev " + bpc(*report.dev_loss)});
-  parts.push_back({5, short_number(report.tokens_per_second) + " tokens/s"});
+  if (report.dev) parts.push_back({1, "dev " + shown(report.dev->figures.at(report.dev->shown))});
+  parts.push_back({5, short_number(report.units_per_second) + " " + report.unit + "/s"});
   parts.push_back({6, fixed(static_cast<double>(report.memory) / kMega, 0) + " MB"});
   parts.push_back({3, "ETA " + clock_time(report.seconds_left)});
   return fitted(std::move(parts), width);

@@ -7,6 +7,8 @@
 namespace contextpool::train {
 namespace {
 
+constexpr std::int64_t kMostLoaders = 256;
+
 void check(bool ok, const char* name, double value, const char* expected) {
   TORCH_CHECK_VALUE(ok && std::isfinite(value), "contextpool: ", name, " is ", value, ", expected ", expected);
 }
@@ -21,10 +23,7 @@ void validate(const TrainOptions& options) {
   const auto share = [](double x) { return x >= 0 && x < 1; };
   const Schedule schedule(options.stages, options.schedule, options.final_share);
   check(options.final_share >= 0 && options.final_share <= 1, "final-lr", options.final_share, "0 to 1");
-  check(share(options.adamw.beta1), "beta1", options.adamw.beta1, "0 <= beta1 < 1");
-  check(share(options.adamw.beta2), "beta2", options.adamw.beta2, "0 <= beta2 < 1");
-  check(options.adamw.eps > 0, "eps", options.adamw.eps, "a positive number");
-  check(options.adamw.weight_decay >= 0, "weight-decay", options.adamw.weight_decay, "0 or more");
+  validate(options.optimizer);
   check(options.clip >= 0, "clip", options.clip, "0 (none) or more");
   check(share(options.ema), "ema", options.ema, "0 (none) <= ema < 1");
   check_count("accumulate", options.accumulate, 1);
@@ -32,16 +31,10 @@ void validate(const TrainOptions& options) {
   check_count("checkpoint-every", options.checkpoint_every, 1);
   check(options.checkpoint_minutes >= 0, "checkpoint-minutes", options.checkpoint_minutes, "0 (none) or more");
   check_count("keep", options.keep, 1);
-  check_count("eval-tokens", options.eval_tokens, 0);
-  check_count("eval-batch", options.eval_batch, 1);
+  check_count("loaders", options.loaders, 0);
+  TORCH_CHECK_VALUE(options.loaders <= kMostLoaders, "contextpool: loaders is ", options.loaders, ", expected at most ",
+                    kMostLoaders);
   check_count("give-up", options.give_up, 1);
-  for (const auto& stage : options.stages) {
-    TORCH_CHECK_VALUE(options.accumulate <= stage.batch, "contextpool: accumulate is ", options.accumulate,
-                      ", but a batch has only ", stage.batch, " rows");
-    TORCH_CHECK_VALUE(options.model.positions != "learned" || stage.length <= options.model.length,
-                      "contextpool: rows of ", stage.length, " tokens, but the model has learned positions for ",
-                      options.model.length, " only; give it more with --context");
-  }
 }
 
 }  // namespace contextpool::train

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <utility>
 
-#include "nn/names.h"
+#include "base/words.h"
 
 namespace contextpool::train {
 namespace {
@@ -18,9 +18,25 @@ constexpr double kMostTokens = 1e17;  // far beyond any run, and counted in 63 b
 
 std::vector<std::string> schedules() { return {"constant", "cosine", "inverse_sqrt", "staged"}; }
 
+Stage counted(Stage stage, std::int64_t steps_per_epoch) {
+  if (stage.epochs == 0 && stage.warmup_epochs == 0) return stage;
+  TORCH_CHECK_VALUE(stage.epochs >= 0 && stage.warmup_epochs >= 0 && std::isfinite(stage.epochs + stage.warmup_epochs),
+                    "contextpool: a stage of ", stage.epochs, " epochs, ", stage.warmup_epochs,
+                    " of them warm-up; expected numbers of 0 or more");
+  TORCH_CHECK_VALUE(steps_per_epoch > 0,
+                    "contextpool: these data are sampled at random and have no epochs; give --steps ",
+                    "and --warmup instead");
+  const auto steps = [&](double epochs) {
+    return static_cast<std::int64_t>(std::ceil(epochs * static_cast<double>(steps_per_epoch)));
+  };
+  if (stage.epochs > 0) stage.steps = steps(stage.epochs);
+  if (stage.warmup_epochs > 0) stage.warmup = steps(stage.warmup_epochs);
+  return stage;
+}
+
 Schedule::Schedule(std::vector<Stage> stages, std::string kind, double final_share)
     : stages_(std::move(stages)), kind_(std::move(kind)), final_share_(final_share) {
-  nn::check_word("contextpool", "schedule", kind_, schedules());
+  check_word("contextpool", "schedule", kind_, schedules());
   TORCH_CHECK_VALUE(!stages_.empty(), "contextpool: a run without stages");
   for (const auto& s : stages_) {
     TORCH_CHECK_VALUE(s.length > 0 && s.batch > 0 && s.steps > 0 && s.lr > 0 && std::isfinite(s.lr) && s.warmup >= 0,
@@ -40,6 +56,16 @@ std::int64_t Schedule::stage_of(std::int64_t step) const {
   std::int64_t index = 0;
   while (step >= stages_[index].steps) step -= stages_[index++].steps;
   return index;
+}
+
+std::int64_t Schedule::items_before(std::int64_t step) const {
+  std::int64_t items = 0;
+  for (const auto& stage : stages_) {
+    const auto steps = std::min(step, stage.steps);
+    items += steps * stage.batch;
+    step -= steps;
+  }
+  return items;
 }
 
 double Schedule::lr(std::int64_t step) const {

@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <utility>
 
-#include "contextpool/data/batch.h"
 #include "contextpool/data/random.h"
-#include "contextpool/eval/device.h"
-#include "contextpool/eval/model_file.h"
-#include "contextpool/eval/windows.h"
+#include "contextpool/models/model_file.h"
+#include "contextpool/runtime/device.h"
+#include "contextpool/tasks/registry.h"
 #include "contextpool/train/memory.h"
 #include "train/log.h"
 
@@ -24,35 +22,23 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
 constexpr double kOldSpeed = 0.9;      // share of the earlier steps in the speed that is shown
-constexpr const char* kMetric = "dev_loss";
-constexpr double kMinute = 60;       // seconds
-constexpr double kFirstMinutes = 1;  // until the first checkpoint by the clock
+constexpr std::int64_t kAhead = 2;     // steps whose batches are made before they are needed, for each loader
+constexpr double kMinute = 60;         // seconds
+constexpr double kFirstMinutes = 1;    // until the first checkpoint by the clock
 
 TrainOptions checked(TrainOptions options) {
   validate(options);
   return options;
 }
 
-data::Text open_text(const TrainOptions& options) {
-  data::Text text(options.data, options.layout);
-  for (const auto& stage : options.stages) data::check_window(text, data::Split::train, stage.length);
-  if (options.eval_tokens > 0) data::check_window(text, data::Split::dev, 1);
-  TORCH_CHECK_VALUE(options.model.vocabulary == text.alphabet().size(), options.data, ": the layout ", options.layout,
-                    " has ", text.alphabet().size(), " symbols, the model ", options.model.vocabulary);
-  return text;
-}
-
-Json identity(const data::Text& text) { return {{"bytes", text.size(data::Split::all)}, {"crc32c", text.checksum()}}; }
-
-// Throws unless the text is the one that the checkpoint was trained on.
-void check_text(const data::Text& text, const Json& trained_on, const fs::path& checkpoint) {
-  const auto now = text.size(data::Split::all), then = trained_on.at("bytes").get<std::int64_t>();
-  const bool same = trained_on == identity(text);
-  TORCH_CHECK_VALUE(same, text.path(), ": not the text of this run: it has ", now, " bytes, and ", checkpoint.string(),
-                    " was trained on ", then == now ? "others" : std::to_string(then),
-                    now > then ? " (it has grown)" : "", now < then ? " (it has shrunk)" : "",
-                    now == then ? " (the checksum differs)" : "",
-                    "; name that text with --data FILE, or start another run with this one");
+std::vector<Stage> counted_stages(const TrainOptions& options, const tasks::Task& task) {
+  auto stages = options.stages;
+  for (auto& stage : stages) {
+    task.kind().check(task.model_options(), task.options(), stage.length, stage.batch, options.accumulate);
+    task.check_stage(stage.length, stage.batch);
+    stage = counted(stage, task.steps_per_epoch(stage.length, stage.batch));
+  }
+  return stages;
 }
 
 // What is left of checkpoints that do not pass, for a message.
@@ -65,17 +51,17 @@ std::string kept_weights(const std::vector<io::NewestWhole::Skipped>& skipped) {
   return list;
 }
 
-models::LanguageModel make_model(const TrainOptions& options, torch::Device device) {
-  check_memory(options, device);
+void build(tasks::Task& task, const TrainOptions& options, torch::Device device) {
+  check_memory(options, task.kind(), task.family(), task.model_options(), device);
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
-  models::LanguageModel model(options.model);
-  model->to(device);
-  return model;
+  task.build(device);
 }
 
-io::NamedTensors parameters_of(const models::LanguageModel& model) {
-  io::NamedTensors all;
-  for (const auto& p : model->named_parameters()) all.emplace_back(p.key(), p.value());
+std::vector<Trainable> parameters_of(const tasks::Task& task) {
+  std::vector<Trainable> all;
+  for (const auto& p : task.model()->named_parameters()) {
+    if (p.value().requires_grad()) all.push_back({p.key(), p.value(), task.family().decays(p.key(), p.value())});
+  }
   return all;
 }
 
@@ -106,16 +92,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(TrainOptions options, const Start& start, Observer& observer)
+Trainer::Trainer(TrainOptions options, std::shared_ptr<tasks::Task> task, const Start& start, Observer& observer)
     : options_(checked(std::move(options))),
+      task_(std::move(task)),
       observer_(observer),
-      schedule_(options_.stages, options_.schedule, options_.final_share),
-      device_(eval::device_named(options_.device)),
-      text_(open_text(options_)),
-      model_(make_model(options_, device_)),
-      parameters_(parameters_of(model_)),
-      adamw_(parameters_, options_.adamw) {
-  if (options_.ema > 0) average_.emplace(parameters_, options_.ema);
+      schedule_(counted_stages(options_, *task_), options_.schedule, options_.final_share),
+      device_(runtime::device_named(options_.device)) {
+  build(*task_, options_, device_);
+  parameters_ = parameters_of(*task_);
+  optimizer_ = make_optimizer(parameters_, options_.optimizer);
+  if (options_.ema > 0) average_.emplace(io::named_tensors(*task_->model()), options_.ema);
   open_run(start);
 }
 
@@ -161,21 +147,25 @@ std::optional<std::int64_t> Trainer::resume(const Start& start) {
 
 void Trainer::restore(const io::Checkpoint& checkpoint) {
   const auto file = checkpoint.folder / "model.safetensors";
-  TORCH_CHECK_VALUE(models::to_json(eval::model_options(checkpoint.metadata, file)) == models::to_json(options_.model),
-                    file.string(), ": a checkpoint of another model than config.toml and the flags describe");
-  io::load_into(io::named_tensors(*model_), checkpoint.model, file.string());
-  io::load_into(adamw_.state(), checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
+  const auto saved = models::describe_model(checkpoint.metadata, file);
+  const bool same =
+      saved.family.name() == task_->family().name() && to_json(saved.options) == to_json(task_->model_options());
+  TORCH_CHECK_VALUE(same, file.string(), ": a checkpoint of another model than config.toml and the flags describe");
+  io::load_into(io::named_tensors(*task_->model()), checkpoint.model, file.string());
+  io::load_into(optimizer_->state(), checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
   if (average_) io::load_into(average_->tensors(), checkpoint.ema, (checkpoint.folder / "ema.safetensors").string());
 
   const auto state_file = (checkpoint.folder / "state.json").string();
   const auto state = Json::parse(checkpoint.state, nullptr, /*allow_exceptions=*/false);
   try {
     step_ = state.at("step").get<std::int64_t>();
-    tokens_ = state.at("tokens").get<std::int64_t>();
+    units_ = state.at(task_->kind().unit()).get<std::int64_t>();
     skipped_ = state.at("skipped").get<std::int64_t>();
     skipped_in_a_row_ = state.at("skipped_in_a_row").get<std::int64_t>();
     if (!state.at("best").is_null()) best_ = state.at("best").get<double>();
-    if (state.contains("text")) check_text(text_, state.at("text"), checkpoint.folder);
+    for (const auto* key : {"data", "text"}) {  // version 0.1.0 knew texts only
+      if (state.contains(key)) task_->check_data(state.at(key).dump(), checkpoint.folder.string());
+    }
   } catch (const Json::exception& e) {
     TORCH_CHECK_VALUE(false, state_file, ": is not the state of a training run: ", e.what());
   }
@@ -185,6 +175,8 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
 
 Outcome Trainer::run() {
   saved_at_ = std::chrono::steady_clock::now();
+  batches_.emplace([this](std::int64_t step) { return make_batch(step); }, step_, schedule_.steps(),
+                   static_cast<int>(options_.loaders), kAhead * std::max<std::int64_t>(1, options_.loaders));
   while (!finished()) {
     if (observer_.wants_stop()) {
       save_last(std::nullopt);
@@ -210,12 +202,14 @@ void Trainer::train_step() {
   const auto update = take_step();
   fresh_.clear();
   const bool due = finished() || step_ % options_.checkpoint_every == 0;
-  const auto dev_loss = due ? score_dev() : std::nullopt;
-  record(update, dev_loss, dev_loss ? look_at_windows() : std::vector<nn::WindowStatistics>{});
+  const auto dev = due ? score_dev() : std::nullopt;
+  auto told = report(update, dev);
+  if (dev) told.windows = look_at_windows();
+  record(told);
   if (finished()) {
-    save_last(dev_loss);
+    save_last(dev);
   } else if (due || time_for_checkpoint()) {
-    try_to_save(dev_loss);
+    try_to_save(dev);
   }
 }
 
@@ -224,12 +218,28 @@ bool Trainer::time_for_checkpoint() const {
   return minutes > 0 && seconds_since(saved_at_) >= minutes * kMinute;
 }
 
+tasks::StepPlace Trainer::place(std::int64_t step) const {
+  const auto& stage = schedule_.stages()[schedule_.stage_of(step)];
+  return {options_.seed, step, stage.length, stage.batch, schedule_.items_before(step)};
+}
+
+Trainer::StepBatch Trainer::make_batch(std::int64_t step) const {
+  StepBatch parts;
+  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
+    parts.push_back(task_->batch(place(step), {part, options_.accumulate}));
+    if (device_.is_cpu()) continue;
+    for (auto& tensor : parts.back().tensors) tensor = tensor.pin_memory();
+  }
+  return parts;
+}
+
 Trainer::Update Trainer::take_step() {
   clock_ = std::chrono::steady_clock::now();
-  const auto& stage = schedule_.stages()[schedule_.stage_of(step_)];
-  model_->train();
-  adamw_.zero_grad();
-  const auto loss_on_device = backward(stage);
+  const auto batch = batches_->next();
+  waited_ = seconds_since(clock_);
+  task_->model()->train();
+  zero_gradients(parameters_);
+  const auto loss_on_device = backward(batch);
   // Loss and norm come from the device together: one wait a step.
   const auto read = torch::stack({loss_on_device, gradient_norm(parameters_).to(torch::kDouble)}).cpu();
   const auto loss = read[0].item<double>(), norm = read[1].item<double>(), lr = schedule_.lr(step_);
@@ -237,128 +247,110 @@ Trainer::Update Trainer::take_step() {
   const bool good = std::isfinite(loss) && std::isfinite(norm);
   if (good) {
     if (options_.clip > 0 && norm > options_.clip) scale_gradients(parameters_, options_.clip / norm);
-    adamw_.step(lr);
-    model_->clamp_spans();
+    optimizer_->step(lr);
+    task_->after_step();
     if (average_) average_->update(step_ - skipped_);
   }
   skipped_ += good ? 0 : 1;
   skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
-  tokens_ += stage.batch * stage.length;
+  for (const auto& part : batch) units_ += part.units;
   ++step_;
   return {loss, lr, norm, !good};
 }
 
-torch::Tensor Trainer::backward(const Stage& stage) {
-  const auto tokens = static_cast<double>(stage.batch * stage.length);
+torch::Tensor Trainer::backward(const StepBatch& batch) {
+  double weight = 0;
+  for (const auto& part : batch) weight += part.weight;
   auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device_));
-  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    const auto rows = data::part_of({0, stage.batch}, part, options_.accumulate);
-    const auto batch = data::make_batch(text_, data::Split::train, stage.length, options_.seed, step_, rows);
+  for (std::size_t part = 0; part < batch.size(); ++part) {
     torch::manual_seed(data::random_bits({static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step_),
                                           static_cast<std::uint64_t>(part), kDropout}));
-    torch::Tensor logits;
-    {
-      const eval::Autocast autocast(device_, options_.bfloat16);
-      logits = model_->forward(batch.input.to(device_));
-    }
-    const auto loss =
-        torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat), batch.target.to(device_).flatten(),
-                                             torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum)) /
-        tokens;
+    std::vector<torch::Tensor> tensors;
+    for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device_, /*non_blocking=*/true));
+    const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
     loss.backward();
     total += loss.detach();
   }
-  if (const auto of_spans = model_->span_loss(); of_spans.defined()) of_spans.backward();
+  if (const auto more = task_->regularizer(); more.defined()) more.backward();
   return total;
 }
 
-std::optional<double> Trainer::score_dev() {
-  if (options_.eval_tokens == 0) return std::nullopt;
-  const auto length = schedule_.stages()[schedule_.stage_of(step_ - 1)].length;
+std::optional<tasks::Score> Trainer::score_dev() {
   std::optional<AverageInPlace> in_place;
   if (average_) in_place.emplace(*average_);
-  return eval::evaluate(model_, text_, data::Split::dev,
-                        {.window = length,
-                         .step = std::max<std::int64_t>(1, length / 2),
-                         .batch = options_.eval_batch,
-                         .tokens = options_.eval_tokens,
-                         .bfloat16 = options_.bfloat16})
-      .nats;
+  return task_->score_dev(place(step_ - 1), options_.bfloat16);
 }
 
 std::vector<nn::WindowStatistics> Trainer::look_at_windows() {
-  const torch::NoGradGuard no_grad;
-  const auto length = schedule_.stages()[schedule_.stage_of(step_ - 1)].length;
-  const auto count = std::min(length, text_.size(data::Split::dev));
-  const auto tokens = text_.symbols(data::Split::dev, 0, count).unsqueeze(0).to(device_);
   std::optional<AverageInPlace> in_place;
   if (average_) in_place.emplace(*average_);
-  model_->eval();
-  const eval::Autocast autocast(device_, options_.bfloat16);
-  const auto predicted = model_->windows(tokens);
-  std::vector<nn::WindowStatistics> all;
-  for (std::size_t layer = 0; layer < predicted.size(); ++layer) {
-    const auto& pool = model_->blocks()[layer]->options().pool;
-    if (const auto statistics = nn::window_statistics(pool, predicted[layer])) all.push_back(*statistics);
-  }
-  return all;
+  return task_->windows(place(step_ - 1), options_.bfloat16);
 }
 
-StepReport Trainer::report(const Update& update, std::optional<double> dev_loss) {
+StepReport Trainer::report(const Update& update, std::optional<tasks::Score> dev) {
   const auto& stages = schedule_.stages();
-  const auto& stage = stages[schedule_.stage_of(step_ - 1)];
+  const auto units = [&](const Stage& stage) { return task_->units_per_step(stage.length, stage.batch); };
   const auto seconds = seconds_since(clock_);
-  const auto now = seconds / static_cast<double>(stage.batch * stage.length);
-  seconds_per_token_ = seconds_per_token_ == 0 ? now : kOldSpeed * seconds_per_token_ + (1 - kOldSpeed) * now;
+  const auto now = seconds / units(stages[schedule_.stage_of(step_ - 1)]);
+  seconds_per_unit_ = seconds_per_unit_ == 0 ? now : kOldSpeed * seconds_per_unit_ + (1 - kOldSpeed) * now;
   double left = 0;
   for (auto s = step_, i = std::int64_t{0}; i < static_cast<std::int64_t>(stages.size()); s -= stages[i++].steps) {
-    left += static_cast<double>(stages[i].steps - std::clamp<std::int64_t>(s, 0, stages[i].steps)) *
-            static_cast<double>(stages[i].batch * stages[i].length);
+    left += static_cast<double>(stages[i].steps - std::clamp<std::int64_t>(s, 0, stages[i].steps)) * units(stages[i]);
   }
-  return {.step = step_,
-          .steps = schedule_.steps(),
-          .loss = update.loss,
-          .lr = update.lr,
-          .gradient_norm = update.gradient_norm,
-          .skipped = update.skipped,
-          .dev_loss = dev_loss,
-          .seconds = seconds,
-          .tokens_per_second = 1 / seconds_per_token_,
-          .seconds_left = left * seconds_per_token_,
-          .memory = eval::peak_memory(device_)};
+  StepReport told;
+  told.step = step_;
+  told.steps = schedule_.steps();
+  told.loss = update.loss;
+  told.figures = task_->figures_of_loss(update.loss);
+  told.lr = update.lr;
+  told.gradient_norm = update.gradient_norm;
+  told.skipped = update.skipped;
+  told.dev = std::move(dev);
+  told.seconds = seconds;
+  told.waited = waited_;
+  told.units_per_second = 1 / seconds_per_unit_;
+  told.unit = task_->kind().unit();
+  told.seconds_left = left * seconds_per_unit_;
+  told.memory = runtime::peak_memory(device_);
+  return told;
 }
 
-void Trainer::record(const Update& update, std::optional<double> dev_loss, std::vector<nn::WindowStatistics> windows) {
-  auto told = report(update, dev_loss);
-  told.windows = std::move(windows);
-  Json line = {{"step", step_},
-               {"stage", schedule_.stage_of(step_ - 1)},
-               {"loss", update.loss},  // JSON has no word for what is not finite: null
-               {"bpc", update.loss / std::numbers::ln2},
-               {"lr", update.lr},
-               {"gradient_norm", update.gradient_norm},
-               {"tokens", tokens_}};
-  if (update.skipped) line["skipped"] = true;
-  if (dev_loss) line["dev_loss"] = *dev_loss, line["dev_bpc"] = *dev_loss / std::numbers::ln2;
+void Trainer::record(const StepReport& told) {
+  Json line = {{"step", step_}, {"stage", schedule_.stage_of(step_ - 1)}, {"loss", told.loss}};
+  // JSON has no word for what is not finite: null
+  for (const auto& [name, value] : told.figures) line[name] = value;
+  line["lr"] = told.lr;
+  line["gradient_norm"] = told.gradient_norm;
+  line[told.unit] = units_;
+  if (told.skipped) line["skipped"] = true;
+  if (told.dev) {
+    for (const auto& [name, value] : told.dev->figures) line["dev_" + name] = value;
+  }
   for (const auto& w : told.windows) {
     line["windows"].push_back({{"sigma", w.sigma},
                                {"sigma_spread", w.sigma_spread},
                                {"log_weight_spread", w.log_weight_spread},
                                {"tokens", w.tokens}});
   }
-  line["time"] = {{"seconds", told.seconds}, {"tokens_per_second", told.tokens_per_second}, {"memory", told.memory}};
+  line["time"] = {{"seconds", told.seconds},
+                  {"waited", told.waited},
+                  {told.unit + "_per_second", told.units_per_second},
+                  {"memory", told.memory}};
   const bool failed_before = log_failed_;
   log_failed_ = !try_to_write(failed_before ? "" : "the log", [&] { log_->write(line); });
 
-  std::vector<std::pair<std::string, double>> values = {{"train/lr", update.lr},
-                                                        {"time/tokens_per_second", told.tokens_per_second},
+  std::vector<std::pair<std::string, double>> values = {{"train/lr", told.lr},
+                                                        {"time/" + told.unit + "_per_second", told.units_per_second},
+                                                        {"time/waited", told.waited},
                                                         {"time/memory", static_cast<double>(told.memory)}};
-  if (!update.skipped) {
-    values.insert(values.end(), {{"train/loss", update.loss},
-                                 {"train/bpc", update.loss / std::numbers::ln2},
-                                 {"train/gradient_norm", update.gradient_norm}});
+  if (!told.skipped) {
+    values.emplace_back("train/loss", told.loss);
+    for (const auto& [name, value] : told.figures) values.emplace_back("train/" + name, value);
+    values.emplace_back("train/gradient_norm", told.gradient_norm);
   }
-  if (dev_loss) values.emplace_back("dev/bpc", *dev_loss / std::numbers::ln2);
+  if (told.dev) {
+    for (const auto& [name, value] : told.dev->figures) values.emplace_back("dev/" + name, value);
+  }
   for (std::size_t layer = 0; layer < told.windows.size(); ++layer) {
     const auto name = "windows/layer" + std::to_string(layer);
     values.emplace_back(name + "/sigma", told.windows[layer].sigma);
@@ -366,42 +358,45 @@ void Trainer::record(const Update& update, std::optional<double> dev_loss, std::
   }
   try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, step_); });
   observer_.on_step(told);
+  for (const auto& note : task_->take_notes()) observer_.on_message(note);
 }
 
-void Trainer::save(std::optional<double> dev_loss) {
-  const bool better = dev_loss && std::isfinite(*dev_loss) && (!best_ || *dev_loss < *best_);
-  const auto best_now = better ? dev_loss : best_;
+void Trainer::save(const std::optional<tasks::Score>& dev) {
+  const auto value = dev ? std::optional(dev->figures.front().second) : std::nullopt;
+  const auto beats = [&](double best) { return dev->higher_is_better ? *value > best : *value < best; };
+  const bool better = value && std::isfinite(*value) && (!best_ || beats(*best_));
+  const auto best_now = better ? value : best_;
   io::Checkpoint checkpoint;
   checkpoint.step = step_;
-  checkpoint.model = io::named_tensors(*model_);
-  checkpoint.optimizer = adamw_.state();
+  checkpoint.model = io::named_tensors(*task_->model());
+  checkpoint.optimizer = optimizer_->state();
   if (average_) checkpoint.ema = average_->tensors();
-  const auto last = std::clamp<std::int64_t>(step_ - 1, 0, schedule_.steps() - 1);
-  checkpoint.metadata = eval::model_metadata(options_.model, schedule_.stages()[schedule_.stage_of(last)].length);
+  const auto last = place(std::clamp<std::int64_t>(step_ - 1, 0, schedule_.steps() - 1));
+  checkpoint.metadata = models::model_metadata(task_->family(), task_->model_options(), task_->metadata(last));
   checkpoint.state = Json({{"step", step_},
-                           {"tokens", tokens_},
+                           {task_->kind().unit(), units_},
                            {"skipped", skipped_},
                            {"skipped_in_a_row", skipped_in_a_row_},
                            {"best", best_now ? Json(*best_now) : Json()},
-                           {"text", identity(text_)}})
+                           {"data", Json::parse(task_->data_identity())}})
                          .dump(2) +
                      "\n";
   log_->sync();
   events_->sync();
   checkpoints_->save(checkpoint);
   best_ = best_now;
-  if (better) checkpoints_->mark_best({step_, *dev_loss, kMetric});
+  if (better) checkpoints_->mark_best({step_, *value, "dev_" + dev->figures.front().first});
 }
 
-bool Trainer::try_to_save(std::optional<double> dev_loss) {
+bool Trainer::try_to_save(const std::optional<tasks::Score>& dev) {
   saved_ = true;
   saved_at_ = std::chrono::steady_clock::now();
-  return try_to_write("the checkpoint of step " + std::to_string(step_), [&] { save(dev_loss); });
+  return try_to_write("the checkpoint of step " + std::to_string(step_), [&] { save(dev); });
 }
 
-void Trainer::save_last(std::optional<double> dev_loss) {
+void Trainer::save_last(const std::optional<tasks::Score>& dev) {
   try {
-    save(dev_loss);
+    save(dev);
   } catch (const io::FileError& e) {
     TORCH_CHECK(false, "contextpool: stopped at step ", step_, ", and its checkpoint could not be written: ", e.what(),
                 "; --resume repeats the steps since the one before");

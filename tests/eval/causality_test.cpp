@@ -8,7 +8,7 @@
 #include "../data/files.h"
 #include "../device.h"
 #include "contextpool/data/text.h"
-#include "contextpool/models/registry.h"
+#include "contextpool/models/language_models.h"
 
 namespace contextpool::testing {
 namespace {

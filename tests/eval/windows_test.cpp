@@ -9,7 +9,7 @@
 
 #include "../data/files.h"
 #include "../device.h"
-#include "contextpool/models/registry.h"
+#include "contextpool/models/language_models.h"
 
 namespace contextpool::testing {
 namespace {

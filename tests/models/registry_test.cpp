@@ -1,6 +1,8 @@
 // The named models: they build, they have the parameters of the papers' tables, and their costs add up.
 #include "contextpool/models/registry.h"
 
+#include "contextpool/models/language_models.h"
+
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -147,6 +149,19 @@ TEST(Registry, LimitedAttentionCostsWhatItSees) {
   }
   EXPECT_EQ(parameters_of("longformer-12"), parameters_of("transformer-12"));
   EXPECT_EQ(parameters_of("cp-adaptive-span-12"), parameters_of("cp-transformer-12") + 12 * 8);
+}
+
+TEST(Registry, FamiliesGiveTheirOptionsBackFromTheirJson) {
+  for (const auto* family : models::families()) {
+    for (const auto& model : family->models()) {
+      SCOPED_TRACE(model.name);
+      EXPECT_EQ(&models::find_model(model.name).family, family);
+      EXPECT_EQ(to_json(family->read(to_json(model.options), "test")), to_json(model.options));
+      EXPECT_LE(family->least_parameters(model.options),
+                static_cast<double>(family->cost(model.options, 0).parameters));
+    }
+  }
+  EXPECT_ANY_THROW(models::register_family(models::language_model_family())) << "the name is taken";
 }
 
 TEST(Registry, SaysTheNearestName) {

@@ -46,7 +46,7 @@ def test_after_a_signal_that_saves(tmp_path: Path, text: Path, whole: Path, how:
     run = tmp_path / "run"
     status, output = interrupt(run, text, how)
     assert status == 128 + how, output
-    assert "and saved; --resume goes on" in output
+    assert "and saved; --resume continues" in output
     newest = max(int(p.name[5:]) for p in run.glob("checkpoints/step-*"))
     assert newest == log(run)[-1]["step"] < STEPS
     contextpool_says("train", "--run", run, "--resume")

@@ -24,14 +24,14 @@ constexpr std::int64_t kSteps = 8;
 
 fs::path whole_run(const Folder& folder) {
   Watcher watcher;
-  train::Trainer trainer(small_run(folder), {folder.path("whole"), false, ""}, watcher);
+  TextTrainer trainer(small_run(folder), {folder.path("whole"), false, ""}, watcher);
   EXPECT_EQ(trainer.run(), train::Outcome::finished);
   return folder.path("whole");
 }
 
 Watcher resume(const Folder& folder, const fs::path& run) {
   Watcher watcher;
-  train::Trainer trainer(small_run(folder), {run, true, ""}, watcher);
+  TextTrainer trainer(small_run(folder), {run, true, ""}, watcher);
   EXPECT_EQ(trainer.run(), train::Outcome::finished);
   return watcher;
 }
@@ -39,7 +39,7 @@ Watcher resume(const Folder& folder, const fs::path& run) {
 fs::path stopped_run(const Folder& folder, const std::string& name, std::int64_t after) {
   Watcher watcher;
   watcher.stop_after = after;
-  train::Trainer trainer(small_run(folder), {folder.path(name), false, ""}, watcher);
+  TextTrainer trainer(small_run(folder), {folder.path(name), false, ""}, watcher);
   EXPECT_EQ(trainer.run(), train::Outcome::stopped);
   EXPECT_EQ(trainer.step(), after);
   return folder.path(name);
@@ -68,7 +68,7 @@ TEST(Resume, AFinishedRunStaysAsItIs) {
   };
   const auto before = contents();
   Watcher watcher;
-  train::Trainer trainer(small_run(folder), {whole, true, "another config"}, watcher);
+  TextTrainer trainer(small_run(folder), {whole, true, "another config"}, watcher);
   EXPECT_EQ(trainer.run(), train::Outcome::finished);
   EXPECT_TRUE(watcher.reports.empty());
   EXPECT_TRUE(watcher.heard("finished already, at step 8; nothing was changed. A larger --steps"));
@@ -109,14 +109,14 @@ TEST(Resume, ARunWhoseCheckpointsAllFailVerificationIsRefusedAndKept) {
   for (const auto step : io::checkpoint_steps(run)) fs::remove(io::checkpoint_folder(run, step) / "MANIFEST.json");
   const auto log = read(run / "log.jsonl");
   Watcher watcher;
-  const auto message = message_of([&] { train::Trainer(small_run(folder), {run, true, ""}, watcher); });
+  const auto message = message_of([&] { TextTrainer(small_run(folder), {run, true, ""}, watcher); });
   for (const auto* words : {"no checkpoint passes verification (step-3, step-2)", "--unverified", run.c_str()}) {
     EXPECT_NE(message.find(words), std::string::npos) << message;
   }
   EXPECT_EQ(read(run / "log.jsonl"), log);
   EXPECT_EQ(io::checkpoint_steps(run), (std::vector<std::int64_t>{2, 3}));
 
-  train::Trainer trainer(small_run(folder), {run, true, "", /*unverified=*/true}, watcher);
+  TextTrainer trainer(small_run(folder), {run, true, "", /*unverified=*/true}, watcher);
   EXPECT_EQ(trainer.step(), 3);
   trainer.run();
   expect_same_run(whole, run, kSteps);
@@ -141,7 +141,7 @@ TEST(Resume, AnotherTextIsRefusedAndTheSameElsewhereIsNot) {
   const auto refused = [&](const std::string& bytes, const std::string& words) {
     folder.write("text", bytes);
     Watcher watcher;
-    const auto message = message_of([&] { train::Trainer(small_run(folder), {run, true, ""}, watcher); });
+    const auto message = message_of([&] { TextTrainer(small_run(folder), {run, true, ""}, watcher); });
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_NE(message.find(folder.path("text") + ": not the text of this run"), std::string::npos) << message;
   };
@@ -152,7 +152,7 @@ TEST(Resume, AnotherTextIsRefusedAndTheSameElsewhereIsNot) {
   auto moved = small_run(folder);
   moved.data = folder.write("elsewhere", before);
   Watcher watcher;
-  train::Trainer(moved, {run, true, ""}, watcher).run();
+  TextTrainer(moved, {run, true, ""}, watcher).run();
   expect_same_run(whole, run, kSteps);
 }
 
@@ -160,7 +160,7 @@ TEST(Resume, ATextShortenedDuringTheRunDoesNotEndIt) {
   const Folder folder;
   const auto whole = whole_run(folder);
   Watcher watcher;
-  train::Trainer trainer(small_run(folder), {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(small_run(folder), {folder.path("run"), false, ""}, watcher);
   fs::resize_file(folder.path("text"), 0);
   EXPECT_EQ(trainer.run(), train::Outcome::finished);
   expect_same_run(whole, folder.path("run"), kSteps);
@@ -208,7 +208,7 @@ TEST(Resume, ATornLineOfTheLogIsDropped) {
 
 // Trains in a process of its own, which ends as by kill -9 before the given operation on the disk (0: never). Returns
 // how many operations there were.
-int operations_until(int kill_before, const train::TrainOptions& options, const fs::path& run) {
+int operations_until(int kill_before, const TextRun& options, const fs::path& run) {
   const auto child = ::fork();
   if (child == 0) {
     int count = 0;
@@ -217,7 +217,7 @@ int operations_until(int kill_before, const train::TrainOptions& options, const 
       return 0;
     });
     Watcher watcher;
-    train::Trainer trainer(options, {run, false, ""}, watcher);
+    TextTrainer trainer(options, {run, false, ""}, watcher);
     trainer.run();
     std::ofstream(run.string() + ".count") << count;
     std::_Exit(0);
@@ -252,7 +252,7 @@ TEST(Resume, AKillBeforeAnyOperationOnTheDiskCostsNothing) {
     if (!fs::is_directory(run)) continue;  // killed before there was a run
     EXPECT_TRUE(fs::exists(run / "config.toml")) << "which the program resumes from";
     Watcher watcher;
-    train::Trainer trainer(options, {run, true, ""}, watcher);
+    TextTrainer trainer(options, {run, true, ""}, watcher);
     EXPECT_EQ(trainer.run(), train::Outcome::finished);
     expect_same_run(whole, run, 2);
   }

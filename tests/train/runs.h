@@ -12,7 +12,8 @@
 
 #include "../data/files.h"
 #include "../device.h"
-#include "contextpool/models/registry.h"
+#include "contextpool/models/language_models.h"
+#include "contextpool/tasks/language_modelling.h"
 #include "contextpool/train/trainer.h"
 
 namespace contextpool::testing {
@@ -41,9 +42,21 @@ inline std::string some_text(std::size_t size) {
   return text.substr(0, size);
 }
 
+// A run of a language model: how it is trained, the model and the text.
+struct TextRun : train::TrainOptions, tasks::LanguageModellingOptions {
+  models::LanguageModelOptions model;
+};
+
+class TextTrainer : public train::Trainer {
+ public:
+  TextTrainer(const TextRun& run, const train::Start& start, train::Observer& observer)
+      : Trainer(run, std::make_shared<tasks::LanguageModelling>(run.model, run), start, observer) {}
+  models::LanguageModel model() { return dynamic_cast<tasks::LanguageModelling&>(task()).language_model(); }
+};
+
 // ContextPool, dropout, micro-batches, an average, two stages and a checkpoint every two steps: all that has state.
-inline train::TrainOptions small_run(const Folder& folder) {
-  train::TrainOptions o;
+inline TextRun small_run(const Folder& folder) {
+  TextRun o;
   o.model = models::find_language_model("cp-tiny").options;
   o.model.features = 16;
   o.model.feedforward = 32;

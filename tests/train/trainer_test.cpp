@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "contextpool/data/batch.h"
-#include "contextpool/eval/model_file.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/io/files.h"
+#include "contextpool/models/model_file.h"
+#include "contextpool/models/registry.h"
 #include "contextpool/train/memory.h"
 #include "runs.h"
 
@@ -23,11 +24,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<torch::Tensor> weights(train::Trainer& trainer) {
+std::vector<torch::Tensor> weights(TextTrainer& trainer) {
   std::vector<torch::Tensor> all;
   for (const auto& p : trainer.model()->parameters()) all.push_back(p.detach().clone());
   return all;
 }
+
+double dev_loss(const train::StepReport& report) { return report.dev->figures.front().second; }
 
 bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -36,7 +39,7 @@ bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>&
   return a.size() == b.size();
 }
 
-train::TrainOptions plain_run(const Folder& folder, std::int64_t steps) {
+TextRun plain_run(const Folder& folder, std::int64_t steps) {
   auto o = small_run(folder);
   o.model.dropout = 0;
   o.accumulate = 1;
@@ -71,10 +74,11 @@ TEST_P(Learns, WhatABrokenModelCouldNot) {
   o.schedule = "cosine";
   o.eval_tokens = 1000;
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   trainer.run();
   const data::Text text(o.data, "bytes");
-  const auto score = eval::evaluate(trainer.model(), text, data::Split::test, {.window = 64, .step = 32});
+  auto model = trainer.model();
+  const auto score = eval::evaluate(model, text, data::Split::test, {.window = 64, .step = 32});
   EXPECT_LT(score.bits(), 0.2) << "1/8 is the entropy of the text";
   EXPECT_GT(score.bits(), 0.1);
 }
@@ -97,7 +101,7 @@ TEST(Trainer, SpansAreTrainedWithinTheirRangeAndTheirLossIsNotReported) {
   o.model.span_loss = 1;  // 100 for spans of 1: nothing else counts
   o.stages = {{64, 4, 12, 2e-2, 1}};
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   const auto spans = [&] {
     std::vector<torch::Tensor> all;
     for (const auto& block : trainer.model()->blocks()) all.push_back(block->attention()->span.detach());
@@ -121,7 +125,7 @@ TEST(Trainer, MicroBatchesGiveTheGradientOfTheBatch) {
     auto o = plain_run(folder, 3);
     o.accumulate = parts;
     Watcher watcher;
-    train::Trainer trainer(o, {folder.path("run" + std::to_string(parts)), false, ""}, watcher);
+    TextTrainer trainer(o, {folder.path("run" + std::to_string(parts)), false, ""}, watcher);
     trainer.run();
     results.push_back(weights(trainer));
   }
@@ -135,7 +139,7 @@ TEST(Trainer, TheLossOfTheFirstStepIsThatOfTheFormula) {
   const Folder folder;
   const auto o = plain_run(folder, 1);
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   const auto formula = [&] {
     const torch::NoGradGuard no_grad;
     for (auto& p : trainer.model()->parameters()) p.mul_(3);  // so that symbols are not predicted alike
@@ -155,9 +159,9 @@ TEST(Trainer, ClippingBoundsTheUpdateButNotTheReportedNorm) {
   const Folder folder;
   auto o = plain_run(folder, 1);
   o.clip = 1e-12;  // with AdamW's eps, a gradient that small moves nothing
-  o.adamw.weight_decay = 0;
+  o.optimizer.weight_decay = 0;
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   const auto before = weights(trainer);
   trainer.run();
   const auto after = weights(trainer);
@@ -170,14 +174,14 @@ TEST(Trainer, BFloat16TrainsToo) {
   auto o = plain_run(folder, 3);
   o.bfloat16 = true;
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   trainer.run();
   EXPECT_LT(watcher.reports.back().loss, watcher.reports.front().loss);
   for (const auto& p : trainer.model()->parameters()) EXPECT_EQ(p.scalar_type(), torch::kFloat);
 }
 
 // Makes the gradient of the first parameter NaN in the given steps.
-void spoil(train::Trainer& trainer, std::int64_t from, std::int64_t to) {
+void spoil(TextTrainer& trainer, std::int64_t from, std::int64_t to) {
   auto p = trainer.model()->parameters().front();
   p.register_hook([&trainer, from, to](const torch::Tensor& g) {
     return trainer.step() >= from && trainer.step() < to ? g * std::numeric_limits<double>::quiet_NaN() : g;
@@ -187,7 +191,7 @@ void spoil(train::Trainer& trainer, std::int64_t from, std::int64_t to) {
 TEST(Trainer, AStepThatIsNotFiniteIsSkippedAndCounted) {
   const Folder folder;
   Watcher watcher;
-  train::Trainer trainer(plain_run(folder, 6), {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(plain_run(folder, 6), {folder.path("run"), false, ""}, watcher);
   spoil(trainer, 2, 4);
   trainer.run();
   for (const auto& w : weights(trainer)) EXPECT_TRUE(w.isfinite().all().item<bool>());
@@ -203,12 +207,12 @@ TEST(Trainer, GivesUpAfterManySkipsInARowWithTheWeightsBeforeThem) {
   const Folder folder;
   auto good = plain_run(folder, 2);
   Watcher watcher;
-  train::Trainer reference(good, {folder.path("good"), false, ""}, watcher);
+  TextTrainer reference(good, {folder.path("good"), false, ""}, watcher);
   reference.run();
 
   auto o = plain_run(folder, 20);
   o.give_up = 3;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   spoil(trainer, 2, 20);
   const auto message = message_of([&] { trainer.run(); });
   EXPECT_NE(message.find("3 steps in a row"), std::string::npos) << message;
@@ -223,10 +227,10 @@ TEST(Trainer, AFullDiskDoesNotStopTrainingAndIsTriedAgain) {
   const Folder folder;
   auto o = small_run(folder);
   Watcher undisturbed;
-  train::Trainer(o, {folder.path("whole"), false, ""}, undisturbed).run();
+  TextTrainer(o, {folder.path("whole"), false, ""}, undisturbed).run();
   // Full from the 2nd step on, room again after the 5th: the checkpoint of step 4 is lost, that of step 6 is not.
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   io::set_file_hook(
       [&](io::FileOperation, const fs::path&) { return trainer.step() >= 3 && trainer.step() < 6 ? ENOSPC : 0; });
   const auto outcome = trainer.run();
@@ -241,7 +245,7 @@ TEST(Trainer, AFullDiskDoesNotStopTrainingAndIsTriedAgain) {
 TEST(Trainer, AFullDiskAtTheEndIsAnError) {
   const Folder folder;
   Watcher watcher;
-  train::Trainer trainer(plain_run(folder, 1), {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(plain_run(folder, 1), {folder.path("run"), false, ""}, watcher);
   io::set_file_hook([](io::FileOperation, const fs::path&) { return ENOSPC; });
   const auto message = message_of([&] { trainer.run(); });
   io::set_file_hook({});
@@ -256,12 +260,12 @@ TEST(Trainer, ARunFolderIsNotReused) {
   fs::create_directory(folder.path("run"));
   folder.write("run/precious", "text");
   Watcher watcher;
-  const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+  const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
   EXPECT_NE(message.find(folder.path("run")), std::string::npos) << message;
   EXPECT_NE(message.find("it is no run: choose another name"), std::string::npos) << message;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("run")), {}), 1);
   folder.write("run/config.toml", "");
-  const auto of_run = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+  const auto of_run = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
   EXPECT_NE(of_run.find("go on with it by --resume, or choose another name"), std::string::npos) << of_run;
 }
 
@@ -269,12 +273,12 @@ TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {
   const Folder folder;
   auto o = plain_run(folder, 1);
   Watcher watcher;
-  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   const auto before = read(folder.path("run/log.jsonl"));
   for (const bool other_shape : {true, false}) {
     auto other = o;
     (other_shape ? other.model.feedforward : other.model.heads) = other_shape ? 64 : 4;
-    const auto message = message_of([&] { train::Trainer(other, {folder.path("run"), true, "new"}, watcher); });
+    const auto message = message_of([&] { TextTrainer(other, {folder.path("run"), true, "new"}, watcher); });
     EXPECT_NE(message.find("another model"), std::string::npos) << message;
     EXPECT_EQ(read(folder.path("run/log.jsonl")), before);
     EXPECT_EQ(read(folder.path("run/config.toml")), "");
@@ -284,25 +288,21 @@ TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {
 TEST(Trainer, BadOptionsAreRefusedBeforeAnythingIsWritten) {
   const Folder folder;
   Watcher watcher;
-  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+  const auto refuses = [&](const std::string& words, const std::function<void(TextRun&)>& change) {
     auto o = plain_run(folder, 1);
     change(o);
-    const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+    const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_FALSE(fs::exists(folder.path("run")));
   };
   refuses("has 3600 symbols", [](auto& o) { o.stages[0].length = 4000; });
   refuses("missing.txt", [&](auto& o) { o.data = folder.path("missing.txt"); });
-  refuses("beta1", [](auto& o) { o.adamw.beta1 = 1; });
+  refuses("beta1", [](auto& o) { o.optimizer.beta1 = 1; });
   refuses("clip", [](auto& o) { o.clip = -1; });
   refuses("accumulate", [](auto& o) { o.accumulate = 5; });
   refuses("learned positions", [](auto& o) {
     o.model.positions = "learned";
     o.model.length = 8;
-  });
-  refuses("256", [&](auto& o) {
-    o.layout = "letters";
-    o.data = folder.write("letters", std::string(4000, 'a'));
   });
   refuses("device", [](auto& o) { o.device = "gpu"; });
 }
@@ -313,16 +313,16 @@ TEST(Trainer, TheBestCheckpointByDevLossIsMarkedAndKept) {
   o.checkpoint_every = 1;
   o.keep = 1;
   Watcher watcher;
-  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   std::int64_t best = 0;
   for (std::size_t i = 0; i < watcher.reports.size(); ++i) {
-    if (*watcher.reports[i].dev_loss < *watcher.reports[best].dev_loss) best = static_cast<std::int64_t>(i);
+    if (dev_loss(watcher.reports[i]) < dev_loss(watcher.reports[best])) best = static_cast<std::int64_t>(i);
   }
   const auto marked = io::best_checkpoint(folder.path("run"));
   ASSERT_TRUE(marked);
   EXPECT_EQ(marked->step, best + 1);
   EXPECT_NO_THROW(io::load_checkpoint(io::checkpoint_folder(folder.path("run"), best + 1)));
-  EXPECT_NE(eval::model_of_run(folder.path("run"), "best").file.string().find("step-" + std::to_string(best + 1)),
+  EXPECT_NE(models::model_of_run(folder.path("run"), "best").file.string().find("step-" + std::to_string(best + 1)),
             std::string::npos);
 }
 
@@ -331,22 +331,22 @@ TEST(Trainer, TheAverageIsWhatEvalReadsAndDevScores) {
   auto o = plain_run(folder, 5);
   o.ema = 0.9;
   Watcher watcher;
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   trainer.run();
-  const auto file = eval::model_of_run(folder.path("run"), "newest").file;
+  const auto file = models::model_of_run(folder.path("run"), "newest").file;
   EXPECT_EQ(file.filename(), "ema.safetensors");
-  auto model = eval::load_model(file, device());
+  auto model = models::load_language_model(file, device());
   const data::Text text(o.data, "bytes");
   const auto score = eval::evaluate(model, text, data::Split::dev,
                                     {.window = 16, .step = 8, .batch = o.eval_batch, .tokens = o.eval_tokens});
-  EXPECT_DOUBLE_EQ(score.nats, *watcher.reports.back().dev_loss);
+  EXPECT_DOUBLE_EQ(score.nats, dev_loss(watcher.reports.back()));
   EXPECT_FALSE(model->parameters()[0].equal(trainer.model()->parameters()[0]));
 }
 
 TEST(Trainer, ARunThatFailsInItsFirstStepLeavesNoFolder) {
   const Folder folder;
   Watcher watcher;
-  train::Trainer trainer(plain_run(folder, 3), {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(plain_run(folder, 3), {folder.path("run"), false, ""}, watcher);
   trainer.model()->parameters().front().register_hook([](const torch::Tensor& g) -> torch::Tensor {
     TORCH_CHECK(false, "too large");
     return g;
@@ -359,10 +359,10 @@ TEST(Trainer, ARunThatFailsInItsFirstStepLeavesNoFolder) {
 TEST(Trainer, ARunThatCannotFitIntoMemoryIsRefusedBeforeAnythingIsBuilt) {
   const Folder folder;
   Watcher watcher;
-  const auto refuses = [&](const std::string& words, const std::function<void(train::TrainOptions&)>& change) {
+  const auto refuses = [&](const std::string& words, const std::function<void(TextRun&)>& change) {
     auto o = plain_run(folder, 1);
     change(o);
-    const auto message = message_of([&] { train::Trainer(o, {folder.path("run"), false, ""}, watcher); });
+    const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_FALSE(fs::exists(folder.path("run")));
   };
@@ -376,20 +376,45 @@ TEST(Trainer, TheEstimateOfMemoryIsBelowWhatIsUsed) {
   auto o = plain_run(folder, 1);
   o.model = models::find_language_model("cp-tiny").options;
   o.stages = {{64, 8, 1, 1e-3, 0}};
-  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
-  EXPECT_LT(train::least_memory(o), static_cast<double>(watcher.reports.back().memory));
-  EXPECT_GT(train::least_memory(o), 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
+  TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
+  const auto& family = models::find_family("language_model");
+  const auto least = train::least_memory(o, tasks::task_of(family), family, list_options(o.model));
+  EXPECT_LT(least, static_cast<double>(watcher.reports.back().memory));
+  EXPECT_GT(least, 16.0 * 100'000) << "weights, gradients and AdamW of 100,000 parameters";
 }
 
 TEST(Trainer, ARunFolderThatIsRemovedEndsTheRun) {
   const Folder folder;
   Watcher watcher;
   auto o = plain_run(folder, 4);
-  train::Trainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
   fs::remove_all(folder.path("run"));
   const auto message = message_of([&] { trainer.run(); });
   EXPECT_NE(message.find("run/checkpoints: was removed or replaced"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(folder.path("run"))) << "and is not made again";
+}
+
+TEST(Trainer, LoadersChangeNothing) {
+  const Folder folder;
+  auto o = small_run(folder);
+  Watcher watcher;
+  o.loaders = 0;
+  TextTrainer(o, {folder.path("none"), false, ""}, watcher).run();
+  for (const std::int64_t loaders : {1, 3}) {
+    o.loaders = loaders;
+    const auto run = folder.path("run" + std::to_string(loaders));
+    TextTrainer(o, {run, false, ""}, watcher).run();
+    expect_same_run(folder.path("none"), run, 8);
+  }
+}
+
+TEST(Trainer, EpochsAreRefusedWhereDataHaveNone) {
+  const Folder folder;
+  auto o = plain_run(folder, 4);
+  o.stages[0].epochs = 2;
+  Watcher watcher;
+  const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
+  EXPECT_NE(message.find("have no epochs"), std::string::npos) << message;
 }
 
 TEST(Trainer, CheckpointsByTheClockChangeNothingElse) {
@@ -398,10 +423,10 @@ TEST(Trainer, CheckpointsByTheClockChangeNothingElse) {
   o.checkpoint_every = 100;
   o.checkpoint_minutes = 0;
   Watcher watcher;
-  train::Trainer(o, {folder.path("whole"), false, ""}, watcher).run();
+  TextTrainer(o, {folder.path("whole"), false, ""}, watcher).run();
   EXPECT_EQ(io::checkpoint_steps(folder.path("whole")), (std::vector<std::int64_t>{8}));
   o.checkpoint_minutes = 1e-9;  // at every step
-  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   EXPECT_EQ(io::checkpoint_steps(folder.path("run")), (std::vector<std::int64_t>{7, 8}));
   expect_same_run(folder.path("whole"), folder.path("run"), 8);
 }
@@ -411,20 +436,22 @@ TEST(Trainer, CheckpointsKnowTheLengthOfTheirRows) {
   auto o = small_run(folder);  // 4 steps of 16 tokens, 4 of 24
   o.keep = 10;
   Watcher watcher;
-  train::Trainer(o, {folder.path("run"), false, ""}, watcher).run();
+  TextTrainer(o, {folder.path("run"), false, ""}, watcher).run();
   const auto length = [&](std::int64_t step) {
-    return eval::trained_length(io::checkpoint_folder(folder.path("run"), step) / "ema.safetensors");
+    const auto file = io::checkpoint_folder(folder.path("run"), step) / "ema.safetensors";
+    return models::describe_model(file).metadata.at("contextpool.length");
   };
-  EXPECT_EQ(length(2), 16);
-  EXPECT_EQ(length(4), 16);
-  EXPECT_EQ(length(6), 24);
+  EXPECT_EQ(length(2), "16");
+  EXPECT_EQ(length(4), "16");
+  EXPECT_EQ(length(6), "24");
 }
 
 TEST(ProgressLine, FitsIntoANarrowTerminal) {
   const train::StepReport report{.step = 120,
                                  .steps = 1000,
                                  .loss = std::log(2) * 1.5,
-                                 .tokens_per_second = 4512,
+                                 .figures = {{"bpc", 1.5}},
+                                 .units_per_second = 4512,
                                  .seconds_left = 62,
                                  .memory = 812'000'000};
   EXPECT_EQ(train::progress_line(report, 64), "step 120/1000  loss 1.0397  1.500 bpc  4.5k tokens/s  ETA 1:02");
@@ -436,7 +463,8 @@ TEST(ProgressLine, SaysWhatMatters) {
   const auto line = train::progress_line({.step = 120,
                                           .steps = 1000,
                                           .loss = std::log(2) * 1.5,
-                                          .tokens_per_second = 4512,
+                                          .figures = {{"bpc", 1.5}},
+                                          .units_per_second = 4512,
                                           .seconds_left = 62,
                                           .memory = 812'000'000});
   EXPECT_EQ(line, "step 120/1000  loss 1.0397  1.500 bpc  4.5k tokens/s  812 MB  ETA 1:02");

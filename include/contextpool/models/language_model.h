@@ -10,7 +10,9 @@
 
 #include <torch/torch.h>
 
+#include <concepts>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "contextpool/nn/block.h"
@@ -44,6 +46,7 @@ struct LanguageModelOptions {
 // Calls f(name, value, help) for every option, value being a reference into `options` (int64_t, double or std::string).
 // The one list behind the JSON below and the command line's flags.
 template <typename Options, typename F>
+requires std::same_as<std::remove_const_t<Options>, LanguageModelOptions>
 void for_each_option(Options& options, F f) {
   f("vocabulary", options.vocabulary, "symbols: 256 for bytes, 27 for text8");
   f("layers", options.layers, "transformer blocks");
@@ -103,6 +106,8 @@ nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_
 // know. `who` opens its messages: a file's name, or the model's.
 std::string to_json(const LanguageModelOptions& options);
 LanguageModelOptions from_json(const std::string& text, const std::string& who = "language model");
+// The options that a file has where it does not say.
+LanguageModelOptions language_model_of_files();
 
 // What the model remembers of the symbols seen so far: which of them are real, and the caches of its blocks.
 class LanguageModelCache {

@@ -1,9 +1,9 @@
-// The exponential moving average of the weights, e <- d e + (1 - d) p, with d = min(decay, (1 + t) / (10 + t)) at the
-// t-th update, so that the random start is soon forgotten.
+// The exponential moving average of a model, e <- d e + (1 - d) p, with d = min(decay, (1 + t) / (10 + t)) at the t-th
+// update, so that the random start is soon forgotten. Of parameters and of buffers such as BatchNorm's statistics, so
+// that its tensors are a whole model; what counts in whole numbers is copied.
 #pragma once
 
-#include <torch/torch.h>
-
+#include <cstdint>
 #include <vector>
 
 #include "contextpool/io/safetensors.h"
@@ -12,15 +12,15 @@ namespace contextpool::train {
 
 class Average {
  public:
-  // Starts as a copy of the parameters. decay in (0, 1).
-  Average(const io::NamedTensors& parameters, double decay);
+  // Starts as a copy of the model's tensors (io::named_tensors). decay in (0, 1).
+  Average(const io::NamedTensors& model, double decay);
 
   void update(std::int64_t t);
   const io::NamedTensors& tensors() const { return average_; }
 
  private:
   friend class AverageInPlace;
-  io::NamedTensors parameters_, average_;
+  io::NamedTensors model_, average_;
   double decay_;
 };
 

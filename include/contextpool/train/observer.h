@@ -6,19 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "contextpool/nn/window_statistics.h"
+#include "contextpool/tasks/task.h"
 
 namespace contextpool::train {
 
 struct StepReport {
-  std::int64_t step = 0, steps = 0;  // done, of
-  double loss = 0;                   // nats per token; not finite if the step was skipped
+  std::int64_t step = 0, steps = 0;         // done, of
+  double loss = 0;                          // not finite if the step was skipped
+  std::vector<tasks::Figure> figures = {};  // the loss in other words
   double lr = 0, gradient_norm = 0;
   bool skipped = false;
-  std::optional<double> dev_loss = std::nullopt;
-  std::vector<nn::WindowStatistics> windows = {};  // by layer, where the dev text was scored and there is ContextPool
+  std::optional<tasks::Score> dev = std::nullopt;
+  std::vector<nn::WindowStatistics> windows = {};  // by layer, where the dev data were scored and there is ContextPool
   double seconds = 0;                              // of this step
-  double tokens_per_second = 0;                    // of the last steps
+  double waited = 0;                               // seconds of them, for data
+  double units_per_second = 0;                     // of the last steps
+  std::string unit = "tokens";
   double seconds_left = 0;
   std::int64_t memory = 0;  // bytes, at most so far
 };

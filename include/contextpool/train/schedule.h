@@ -21,7 +21,12 @@ struct Stage {
   std::int64_t steps = 1000;
   double lr = 3e-4;
   std::int64_t warmup = 0;  // steps; but for "staged" only the first stage's counts
+  double epochs = 0;        // where above 0, `steps` and `warmup` follow from these and the size of the data
+  double warmup_epochs = 0;
 };
+
+// The stage with its steps counted, where it is given in epochs of so many steps (0: the data have none, an error).
+Stage counted(Stage stage, std::int64_t steps_per_epoch);
 
 std::vector<std::string> schedules();
 
@@ -33,6 +38,7 @@ class Schedule {
   const std::vector<Stage>& stages() const { return stages_; }
   std::int64_t stage_of(std::int64_t step) const;  // index; step in 0 .. steps() - 1
   double lr(std::int64_t step) const;
+  std::int64_t items_before(std::int64_t step) const;  // the batches of the steps before it, added up
 
  private:
   std::vector<Stage> stages_;

@@ -1,20 +1,21 @@
 // The training loop. Step s (from 0) of a run, whoever computes it and however often it was stopped before:
 //
-//   batch   = windows drawn from (seed, s)
+//   batch   = the task's, a pure function of (seed, s), made ahead on other threads
 //   dropout = drawn from (seed, s)
-//   loss    = mean cross-entropy over the batch, in micro-batches (and, not logged, the loss of adaptive spans)
-//   update  = AdamW at lr(s) with the clipped gradient, unless loss or gradient is not finite: then none
+//   loss    = the task's, over the batch, in micro-batches (and, not logged, its regularizer)
+//   update  = the optimizer's at lr(s) with the clipped gradient, unless loss or gradient is not finite: then none
 //
 // so that weights, optimizer, average and step count are all there is to save. On the CPU, with the same number of
 // threads, a run that was stopped or killed and resumed ends with the same bits as one that was not.
 //
-// The text is known by its size and CRC-32C, which each checkpoint keeps: a run is resumed with the same text only,
-// wherever it lies. Beside the checkpoints of every checkpoint_every steps there are some by the clock, which change
-// nothing else: not the log, not the result.
+// Each checkpoint keeps the identity of the data (of a text, its size and CRC-32C): a run is resumed with the same data
+// only, wherever they lie. Beside the checkpoints of every checkpoint_every steps there are some by the clock, which
+// change nothing else: not the log, not the result.
 //
 // A run folder: config.toml, log.jsonl, events.* and checkpoints/ (io/checkpoint.h). A line of the log is an object
-// with step, stage, loss, bpc, lr, gradient_norm and tokens (all so far); skipped: true (loss null) for a step without
-// update; dev_loss and dev_bpc where the dev text was scored; and time, which alone differs from run to run.
+// with step, stage, loss and the task's words for it (bpc), lr, gradient_norm and the units so far (tokens); skipped:
+// true (loss null) for a step without update; dev_loss and other scores where the dev data were scored; and time, which
+// alone differs from run to run.
 #pragma once
 
 #include <chrono>
@@ -24,13 +25,13 @@
 #include <optional>
 #include <string>
 
-#include "contextpool/data/text.h"
+#include "contextpool/data/prefetch.h"
 #include "contextpool/io/checkpoint.h"
 #include "contextpool/io/events.h"
-#include "contextpool/models/language_model.h"
-#include "contextpool/train/adamw.h"
+#include "contextpool/tasks/task.h"
 #include "contextpool/train/average.h"
 #include "contextpool/train/observer.h"
+#include "contextpool/train/optimizer.h"
 #include "contextpool/train/options.h"
 
 namespace contextpool::train {
@@ -48,9 +49,10 @@ enum class Outcome { finished, stopped };
 
 class Trainer {
  public:
-  // Nothing is written before options, text and, when resuming, the checkpoint were found good; to a run that is
-  // finished, nothing at all. A run whose checkpoints are all unreadable is refused, not begun again.
-  Trainer(TrainOptions options, const Start& start, Observer& observer);
+  // The task is open, and built here. Nothing is written before options, data and, when resuming, the checkpoint were
+  // found good; to a run that is finished, nothing at all. A run whose checkpoints are all unreadable is refused, not
+  // begun again.
+  Trainer(TrainOptions options, std::shared_ptr<tasks::Task> task, const Start& start, Observer& observer);
   ~Trainer();
 
   // To the end of the run, or until the observer wants it to stop; a checkpoint is written either way. Throws after
@@ -60,42 +62,43 @@ class Trainer {
 
   std::int64_t step() const { return step_; }  // done
   bool finished() const { return step_ >= schedule_.steps(); }
-  models::LanguageModel& model() { return model_; }
+  tasks::Task& task() { return *task_; }
 
  private:
   struct Update {
     double loss, lr, gradient_norm;
     bool skipped;
   };
+  using StepBatch = std::vector<tasks::Batch>;  // the parts of a step
   void open_run(const Start& start);
   std::optional<std::int64_t> resume(const Start& start);
   void restore(const io::Checkpoint& checkpoint);
   void train_step();
   bool time_for_checkpoint() const;
   Update take_step();
-  torch::Tensor backward(const Stage& stage);
-  std::optional<double> score_dev();
-  // Of each layer with ContextPool, on the first row of the dev text.
+  tasks::StepPlace place(std::int64_t step) const;
+  StepBatch make_batch(std::int64_t step) const;
+  torch::Tensor backward(const StepBatch& batch);
+  std::optional<tasks::Score> score_dev();
   std::vector<nn::WindowStatistics> look_at_windows();
-  void record(const Update& update, std::optional<double> dev_loss, std::vector<nn::WindowStatistics> windows);
-  StepReport report(const Update& update, std::optional<double> dev_loss);
-  void save(std::optional<double> dev_loss);         // throws FileError
-  bool try_to_save(std::optional<double> dev_loss);  // says so if it fails
-  void save_last(std::optional<double> dev_loss);    // with which the run ends
+  void record(const StepReport& report);
+  StepReport report(const Update& update, std::optional<tasks::Score> dev);
+  void save(const std::optional<tasks::Score>& dev);         // throws FileError
+  bool try_to_save(const std::optional<tasks::Score>& dev);  // says so if it fails
+  void save_last(const std::optional<tasks::Score>& dev);    // with which the run ends
   template <typename F>
   bool try_to_write(const std::string& what, F&& write);
 
   TrainOptions options_;
+  std::shared_ptr<tasks::Task> task_;
   Observer& observer_;
   Schedule schedule_;
   torch::Device device_;
-  data::Text text_;
-  models::LanguageModel model_;
-  io::NamedTensors parameters_;
-  AdamW adamw_;
+  std::vector<Trainable> parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::optional<Average> average_;
 
-  std::int64_t step_ = 0, tokens_ = 0, skipped_ = 0, skipped_in_a_row_ = 0;
+  std::int64_t step_ = 0, units_ = 0, skipped_ = 0, skipped_in_a_row_ = 0;
   std::optional<double> best_;
 
   std::optional<io::CheckpointWriter> checkpoints_;
@@ -106,7 +109,9 @@ class Trainer {
 
   std::chrono::steady_clock::time_point clock_, saved_at_;
   bool saved_ = false;  // a checkpoint, since the start
-  double seconds_per_token_ = 0;
+  double waited_ = 0;   // seconds of this step, for data
+  double seconds_per_unit_ = 0;
+  std::optional<data::Prefetch<StepBatch>> batches_;  // last: its threads ask all of the above
 };
 
 }  // namespace contextpool::train

@@ -1,0 +1,63 @@
+// The kinds of task by the family of models that they train: what `contextpool train` and `contextpool eval` ask to
+// know the flags of a model's data and to open or score it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "contextpool/tasks/task.h"
+
+namespace contextpool::tasks {
+
+struct EvalRequest {
+  std::filesystem::path file;  // of the model
+  torch::Device device = torch::kCPU;
+  OptionList options;                                                 // of eval_options(), as given
+  std::vector<std::string> given;                                     // those of them that the user named
+  std::function<void(std::int64_t done, std::int64_t all)> progress;  // may be empty
+  std::function<void(const std::string& line)> note;                  // one line for the user
+};
+
+struct EvalResult {
+  std::string line;  // for a person
+  std::string json;  // the same and more, as a JSON object
+};
+
+class TaskKind {
+ public:
+  virtual ~TaskKind() = default;
+  virtual std::vector<std::string> families() const = 0;        // of the models that it trains
+  virtual std::string unit() const = 0;          // of data: "tokens"
+  virtual std::string summary() const = 0;       // what `train` does with it, one line
+  virtual OptionList train_options() const = 0;  // data and how they are read, with defaults
+  // Options of the model that follow from the data, and so are no flags: "vocabulary".
+  virtual std::vector<std::string> derived_options() const { return {}; }
+  // Options that a resumed run must have as before.
+  virtual std::vector<std::string> fixed_options() const { return {}; }
+  // The model's options with what follows from the task's options alone.
+  virtual OptionList complete(OptionList model_options, const OptionList& /*options*/) const { return model_options; }
+  // Throws if a value or a stage cannot be, whatever the data: rows longer than the model's positions, more parts than
+  // rows.
+  virtual void check(const OptionList& model_options, const OptionList& options, std::int64_t length,
+                     std::int64_t batch, std::int64_t parts) const = 0;
+  // Bytes that the backward pass of `batch` rows needs at least: what cannot fit is refused before anything is built.
+  virtual double least_activations(const OptionList& model_options, std::int64_t length, double batch,
+                                   bool bfloat16) const = 0;
+  // Reads and checks the data.
+  virtual std::unique_ptr<Task> open(const models::Family& family, const OptionList& model_options,
+                                     const OptionList& options) const = 0;
+  virtual OptionList eval_options() const = 0;
+  // Throws as soon as the options alone are wrong.
+  virtual void check_eval(const EvalRequest& /*request*/) const {}
+  virtual EvalResult evaluate(const EvalRequest& request) const = 0;
+};
+
+std::vector<const TaskKind*> task_kinds();
+void register_task(std::unique_ptr<TaskKind> kind);     // as models::register_family
+const TaskKind& task_of(const models::Family& family);  // throws if none trains it
+
+}  // namespace contextpool::tasks

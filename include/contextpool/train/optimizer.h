@@ -1,0 +1,52 @@
+// What turns gradients into updates. The trainer knows this interface; the optimizers are adamw.h and sgd.h.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "contextpool/io/safetensors.h"
+
+namespace contextpool::train {
+
+struct OptimizerOptions {
+  std::string kind = "adamw";                    // adamw or sgd
+  double beta1 = 0.9, beta2 = 0.98, eps = 1e-8;  // of AdamW
+  double momentum = 0.9;                         // of SGD
+  bool nesterov = true;                          // of SGD
+  double weight_decay = 0.01;
+};
+
+// Throws at the first value that cannot be.
+void validate(const OptimizerOptions& options);
+
+struct Trainable {
+  std::string name;
+  torch::Tensor parameter;
+  bool decays = false;  // whether weight decay is for it
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  // One update with the gradients that are there; a parameter without one stays. Gradients are left as they are.
+  virtual void step(double lr) = 0;
+  // What a checkpoint keeps, sharing memory with this object.
+  virtual io::NamedTensors state() const = 0;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const std::vector<Trainable>& parameters, const OptimizerOptions& options);
+
+// Of a parameter's memory, the multiple that the optimizer keeps beside it.
+double optimizer_copies(const OptimizerOptions& options);
+
+// Gradients are forgotten, not set to 0.
+void zero_gradients(const std::vector<Trainable>& parameters);
+// The 2-norm of all gradients together, a tensor of one element on their device.
+torch::Tensor gradient_norm(const std::vector<Trainable>& parameters);
+// All gradients times `factor`.
+void scale_gradients(const std::vector<Trainable>& parameters, double factor);
+
+}  // namespace contextpool::train

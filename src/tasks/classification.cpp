@@ -1,0 +1,180 @@
+#include "contextpool/tasks/classification.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "contextpool/data/batch.h"
+#include "contextpool/data/sampler.h"
+#include "contextpool/models/vision.h"
+#include "contextpool/runtime/device.h"
+#include "tasks/classification_eval.h"
+#include "tasks/image_data.h"
+
+namespace contextpool::tasks {
+namespace {
+
+using torch::Tensor;
+namespace F = torch::nn::functional;
+
+class Classification : public Task {
+ public:
+  Classification(const TaskKind& kind, const models::Family& family, const OptionList& model,
+                 const OptionList& options)
+      : Task(kind, family, model, options) {
+    assign_options(options_, options);
+    size_ = model.get<std::int64_t>("image_size");
+    data_ = open_images(options_, size_);
+    classes_ = static_cast<std::int64_t>(data_->class_names().size());
+    set_model_option("classes", classes_);
+    mix_.mixup = options_.mixup;
+    mix_.cutmix = options_.cutmix;
+  }
+
+  std::string data_identity() const override { return data_->identity(); }
+  void check_data(const std::string& trained_on, const std::string& checkpoint) const override {
+    TORCH_CHECK_VALUE(trained_on == data_->identity(), options_.data, ": not the pictures of this run: ", checkpoint,
+                      " was trained on ", trained_on, ", these are ", data_->identity());
+  }
+  io::Metadata metadata(const StepPlace& /*place*/) const override {
+    return {{kClassesKey, classes_metadata(data_->class_names())},
+            {kImagesKey, images_metadata(data_->normalization(), options_.central_ratio)}};
+  }
+  void check_stage(std::int64_t /*length*/, std::int64_t batch) const override {
+    TORCH_CHECK_VALUE(batch <= data_->size(ImageSplit::train), "contextpool: a batch of ", batch, " pictures, but only ",
+                      data_->size(ImageSplit::train), " are there to train on");
+  }
+  std::int64_t steps_per_epoch(std::int64_t /*length*/, std::int64_t batch) const override {
+    return (data_->size(ImageSplit::train) + batch - 1) / batch;
+  }
+  double units_per_step(std::int64_t /*length*/, std::int64_t batch) const override {
+    return static_cast<double>(batch);
+  }
+
+  // Tensors: those of the pictures, then the mix (lambda, box) of the part.
+  Batch batch(const StepPlace& place, Part part) const override {
+    const auto rows = data::part_of({0, place.batch}, part.index, part.count);
+    const auto count = rows.end - rows.begin;
+    std::vector<ImageRow> wanted;
+    for (const auto& e : data::epoch_items(place.seed, data_->size(ImageSplit::train), place.items_before + rows.begin,
+                                           count)) {
+      wanted.push_back({e.epoch, e.item});
+    }
+    auto tensors = data_->training_rows(place.seed, wanted);
+    const auto mix = data::choose_mix(size_, size_, mix_,
+                                      data::Draws(place.seed, place.step, part.index, data::Purpose::mix));
+    tensors.push_back(torch::tensor({mix.lambda, static_cast<double>(mix.box.left), static_cast<double>(mix.box.top),
+                                     static_cast<double>(mix.box.width), static_cast<double>(mix.box.height)},
+                                    torch::kDouble));
+    return {std::move(tensors), static_cast<double>(count), count};
+  }
+
+  Tensor loss(const std::vector<Tensor>& batch, bool bfloat16) override {
+    auto images = data_->images(batch);
+    // Where nothing is ever mixed, the device is not asked.
+    const auto mix = options_.mixup > 0 || options_.cutmix > 0 ? mix_of(batch.back()) : data::Mix{};
+    const bool mixes = mix.lambda < 1;
+    if (mixes) images = data::mix_batch(images, mix);
+    Tensor logits;
+    {
+      const runtime::Autocast autocast(device(), bfloat16);
+      logits = classifier().forward(formatted(images));
+    }
+    logits = logits.to(torch::kFloat);
+    const auto& labels = batch[batch.size() - 2];
+    const auto sum = [&](const Tensor& of) {
+      if (!mixes) {
+        return F::cross_entropy(of, labels,
+                                F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(
+                                    options_.label_smoothing));
+      }
+      const auto targets = data::mix_targets(labels, classes_, mix, options_.label_smoothing);
+      return F::cross_entropy(of, targets.to(torch::kFloat), F::CrossEntropyFuncOptions().reduction(torch::kSum));
+    };
+    // Without a teacher both heads of a distilled model learn from the labels.
+    return logits.dim() == 3 ? (sum(logits.select(1, 0)) + sum(logits.select(1, 1))) / 2 : sum(logits);
+  }
+
+  std::vector<std::string> take_notes() override { return data_->take_notes(); }
+
+  std::optional<Score> score_dev(const StepPlace& /*place*/, bool bfloat16) override {
+    const auto score = score_images(classifier(), *data_, ImageSplit::dev, options_.eval_batch, device(), bfloat16,
+                                    options_.channels_last);
+    return Score{{{"accuracy", score.top1()}, {"loss", score.loss}}, /*higher_is_better=*/true};
+  }
+
+ private:
+  void on_built() override {
+    data_->to(device());
+    if (!options_.channels_last) return;
+    for (auto& p : model()->parameters()) {
+      if (p.dim() == 4) p.set_data(p.contiguous(torch::MemoryFormat::ChannelsLast));
+    }
+  }
+  models::ImageClassifier& classifier() { return dynamic_cast<models::ImageClassifier&>(*model()); }
+  Tensor formatted(const Tensor& images) const {
+    return options_.channels_last ? images.contiguous(torch::MemoryFormat::ChannelsLast) : images.contiguous();
+  }
+  static data::Mix mix_of(const Tensor& numbers) {
+    const auto here = numbers.cpu();
+    const auto* n = here.const_data_ptr<double>();
+    return {n[0], {static_cast<std::int64_t>(n[1]), static_cast<std::int64_t>(n[2]), static_cast<std::int64_t>(n[3]),
+                   static_cast<std::int64_t>(n[4])}};
+  }
+
+  ClassificationOptions options_;
+  std::int64_t size_ = 0, classes_ = 0;
+  std::unique_ptr<ImageData> data_;
+  data::MixOptions mix_;
+};
+
+class ClassificationKind : public TaskKind {
+ public:
+  std::vector<std::string> families() const override { return {"vision_transformer", "swin", "resnet"}; }
+  std::string unit() const override { return "images"; }
+  std::string summary() const override { return "Trains a classifier of pictures."; }
+  OptionList train_options() const override { return list_options(ClassificationOptions{}); }
+  std::vector<std::string> derived_options() const override { return {"classes"}; }
+  std::vector<std::string> fixed_options() const override { return {"format", "dev_images"}; }
+
+  void check(const OptionList& /*model*/, const OptionList& options, std::int64_t /*length*/, std::int64_t batch,
+             std::int64_t parts) const override {
+    ClassificationOptions o;
+    assign_options(o, options);
+    const auto check_range = [](const char* name, double value, double low, double high) {
+      TORCH_CHECK_VALUE(value >= low && value <= high, "contextpool: ", name, " is ", value, ", expected ", low, " to ",
+                        high);
+    };
+    check_range("flip", o.flip, 0, 1);
+    check_range("erase", o.erase, 0, 1);
+    check_range("label-smoothing", o.label_smoothing, 0, 1);
+    check_range("min-area", o.min_area, 1e-6, 1);
+    check_range("central-ratio", o.central_ratio, 0.01, 1);
+    TORCH_CHECK_VALUE(o.mixup >= 0 && o.cutmix >= 0 && std::isfinite(o.mixup + o.cutmix), "contextpool: mixup is ",
+                      o.mixup, " and cutmix ", o.cutmix, ", expected 0 or more");
+    TORCH_CHECK_VALUE(o.eval_batch >= 1 && o.pad >= 0 && o.dev_images >= 0, "contextpool: eval-batch is ", o.eval_batch,
+                      ", pad ", o.pad, ", dev-images ", o.dev_images, "; expected at least 1, 0 and 0");
+    TORCH_CHECK_VALUE(parts <= batch, "contextpool: accumulate is ", parts, ", but a batch has only ", batch,
+                      " pictures");
+    if (!o.rand_augment.empty()) data::rand_augment_named(o.rand_augment);
+  }
+  double least_activations(const OptionList& model, std::int64_t /*length*/, double batch,
+                           bool /*bfloat16*/) const override {
+    constexpr double kFloat = 4;  // bytes; of the images alone
+    const auto size = static_cast<double>(model.get<std::int64_t>("image_size"));
+    return kFloat * static_cast<double>(data::kColours) * batch * size * size;
+  }
+  std::unique_ptr<Task> open(const models::Family& family, const OptionList& model,
+                             const OptionList& options) const override {
+    return std::make_unique<Classification>(*this, family, model, options);
+  }
+  OptionList eval_options() const override { return classification_eval_options(); }
+  void check_eval(const EvalRequest& request) const override { check_classification_eval(request); }
+  EvalResult evaluate(const EvalRequest& request) const override { return evaluate_classification(request); }
+};
+
+}  // namespace
+
+std::unique_ptr<TaskKind> classification() { return std::make_unique<ClassificationKind>(); }
+
+}  // namespace contextpool::tasks

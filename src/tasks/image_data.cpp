@@ -1,0 +1,256 @@
+#include "tasks/image_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/words.h"
+#include "contextpool/data/images/cifar.h"
+#include "contextpool/data/images/folder.h"
+#include "contextpool/data/images/shapes.h"
+#include "contextpool/data/images/tar.h"
+#include "contextpool/data/sampler.h"
+#include "contextpool/io/crc32c.h"
+
+namespace contextpool::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using data::BatchChoices;
+using torch::Tensor;
+
+constexpr std::int64_t kMostNotes = 10;      // pictures that are named; the rest are counted
+constexpr std::int64_t kShuffleSeed = 2022;  // of the held-out pictures: the same in every run
+constexpr std::int64_t kShapeTrain = 10'000, kShapeTest = 2'000;
+
+std::uint32_t checksum(const Tensor& tensor) {
+  const auto flat = tensor.contiguous();
+  return io::crc32c(std::as_bytes(std::span(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes())));
+}
+
+struct Labelled {
+  Tensor pictures, labels;  // uint8 [N, 3, S, S], int64 [N]
+};
+
+Labelled labelled(const data::LabelledBytes& bytes) {
+  const auto size = bytes.size();
+  return {torch::tensor(c10::ArrayRef<std::uint8_t>(bytes.pixels), torch::kByte)
+              .view({size, data::kColours, data::kCifarSide, data::kCifarSide}),
+          torch::tensor(c10::ArrayRef<std::int64_t>(bytes.labels), torch::kLong)};
+}
+
+// Pictures that are in memory whole.
+class TensorImages : public ImageData {
+ public:
+  TensorImages(const Labelled& train, Labelled test, std::vector<std::string> names,
+               const ClassificationOptions& options)
+      : test_(std::move(test)), names_(std::move(names)) {
+    const auto all = train.labels.size(0), held = options.dev_images;
+    TORCH_CHECK_VALUE(held >= 0 && held < all, "contextpool: dev-images is ", held, ", expected 0 to ", all - 1,
+                      " of the ", all, " training pictures");
+    identity_ = nlohmann::ordered_json{{"pictures", all},
+                                       {"held_out", held},
+                                       {"crc32c", checksum(train.pictures)},
+                                       {"labels_crc32c", checksum(train.labels)}}
+                    .dump();
+    std::vector<std::int64_t> order(static_cast<std::size_t>(all));
+    for (std::int64_t i = 0; i < all; ++i) order[static_cast<std::size_t>(i)] = data::permuted(kShuffleSeed, 0, all, i);
+    const auto shuffled = torch::tensor(order);
+    const auto take = [&](std::int64_t begin, std::int64_t end) {
+      const auto rows = std::get<0>(shuffled.slice(0, begin, end).sort());
+      return Labelled{train.pictures.index_select(0, rows), train.labels.index_select(0, rows)};
+    };
+    train_ = take(0, all - held);
+    dev_ = held > 0 ? take(all - held, all) : test_;
+    batch_.pad = options.pad;
+    batch_.flip_probability = options.flip;
+    batch_.erase.probability = options.erase;
+    on_device_ = train_.pictures;
+  }
+
+  const std::vector<std::string>& class_names() const override { return names_; }
+  std::int64_t size(ImageSplit split) const override { return of(split).labels.size(0); }
+  std::string identity() const override { return identity_; }
+  const data::Normalization& normalization() const override { return data::kCifarNormalization; }
+  void to(torch::Device device) override { on_device_ = train_.pictures.to(device); }
+
+  std::vector<Tensor> training_rows(std::int64_t seed, const std::vector<ImageRow>& rows) const override {
+    // Rows of one epoch are chosen for together; a batch has parts of two at most.
+    std::vector<Tensor> choices;
+    std::vector<std::int64_t> all;
+    for (std::size_t begin = 0; begin < rows.size();) {
+      auto end = begin;
+      std::vector<std::int64_t> pictures;
+      for (; end < rows.size() && rows[end].epoch == rows[begin].epoch; ++end) pictures.push_back(rows[end].picture);
+      const auto side = train_.pictures.size(3);
+      choices.push_back(data::choose_for_batch(batch_, side, side, seed, rows[begin].epoch, pictures).numbers);
+      all.insert(all.end(), pictures.begin(), pictures.end());
+      begin = end;
+    }
+    const auto index = torch::tensor(all);
+    return {index, torch::cat(choices), train_.labels.index_select(0, index)};
+  }
+
+  Tensor images(const std::vector<Tensor>& tensors) const override {
+    return data::augment_batch(on_device_, BatchChoices{tensors[1], batch_.erase.probability > 0}, normalization(),
+                               tensors[0]);
+  }
+
+  Scored scored(ImageSplit split, std::int64_t first, std::int64_t count, torch::Device device) const override {
+    const auto& from = of(split);
+    return {data::normalize_batch(from.pictures.slice(0, first, first + count).to(device), normalization()),
+            from.labels.slice(0, first, first + count).to(device)};
+  }
+
+ private:
+  const Labelled& of(ImageSplit split) const {
+    return split == ImageSplit::train ? train_ : split == ImageSplit::dev ? dev_ : test_;
+  }
+
+  Labelled train_, dev_, test_;
+  Tensor on_device_;  // the training pictures
+  std::vector<std::string> names_;
+  std::string identity_;
+  data::BatchOptions batch_;
+};
+
+std::unique_ptr<data::PictureCollection> open_collection(const fs::path& folder, std::vector<std::string> names) {
+  TORCH_CHECK_VALUE(fs::is_directory(folder), folder.string(), ": there is no such folder of pictures");
+  const auto shards = data::tar_files(folder);
+  if (!shards.empty()) return std::make_unique<data::TarShards>(shards, std::move(names));
+  return std::make_unique<data::PictureFolder>(folder, std::move(names));
+}
+
+// Pictures in files.
+class FileImages : public ImageData {
+ public:
+  FileImages(const fs::path& folder, const ClassificationOptions& options, std::int64_t image_size)
+      : train_(open_collection(folder / "train", {})), val_(open_collection(folder / "val", train_->class_names())) {
+    for (const auto* set : {train_.get(), val_.get()}) {
+      TORCH_CHECK_VALUE(set->size() > 0, folder.string(), ": no pictures in it (train/CLASS/*.jpg, val/CLASS/*.jpg)");
+    }
+    TORCH_CHECK_VALUE(train_->class_names().size() > 1, folder.string(), ": pictures of one class only, \"",
+                      train_->class_names().front(), "\"; there is nothing to tell apart");
+    view_.size = image_size;
+    view_.crop.min_area = options.min_area;
+    view_.flip_probability = options.flip;
+    view_.central_ratio = options.central_ratio;
+    view_.jitter = options.jitter;
+    view_.use_rand_augment = !options.rand_augment.empty();
+    if (view_.use_rand_augment) view_.rand_augment = data::rand_augment_named(options.rand_augment);
+    batch_.pad = 0;
+    batch_.flip_probability = 0;  // done when the picture is decoded
+    batch_.erase.probability = options.erase;
+    std::string names;
+    for (std::int64_t i = 0; i < train_->size(); ++i) names += train_->name(i) + '\n' + std::to_string(train_->label(i));
+    identity_ = nlohmann::ordered_json{{"pictures", train_->size()},
+                                       {"names_crc32c", io::crc32c(std::as_bytes(std::span(names)))}}
+                    .dump();
+  }
+
+  const std::vector<std::string>& class_names() const override { return train_->class_names(); }
+  std::int64_t size(ImageSplit split) const override { return of(split).size(); }
+  std::string identity() const override { return identity_; }
+  const data::Normalization& normalization() const override { return normalization_; }
+
+  std::vector<Tensor> training_rows(std::int64_t seed, const std::vector<ImageRow>& rows) const override {
+    std::vector<data::PictureRow> wanted;
+    std::vector<std::int64_t> pictures;
+    for (const auto& row : rows) {
+      wanted.push_back({row.picture, row.epoch});
+      pictures.push_back(row.picture);
+    }
+    const auto count = static_cast<std::int64_t>(rows.size());
+    auto pixels = torch::empty({count, data::kColours, view_.size, view_.size},
+                               torch::TensorOptions(torch::kByte).memory_format(torch::MemoryFormat::ChannelsLast));
+    auto labels = torch::empty({count}, torch::kLong);
+    data::ThreadPool here(1);  // the loaders are the threads
+    note(data::load_for_training(*train_, wanted, view_, seed, here, pixels, labels));
+    const auto choices =
+        data::choose_for_batch(batch_, view_.size, view_.size, seed, rows.front().epoch, pictures).numbers;
+    return {pixels, choices, labels};
+  }
+
+  Tensor images(const std::vector<Tensor>& tensors) const override {
+    const auto normal = data::normalize_batch(tensors[0], normalization_);
+    return batch_.erase.probability > 0 ? data::erase_batch(normal, BatchChoices{tensors[1], true}) : normal;
+  }
+
+  Scored scored(ImageSplit split, std::int64_t first, std::int64_t count, torch::Device device) const override {
+    std::vector<data::PictureRow> rows;
+    for (auto i = first; i < first + count; ++i) rows.push_back({i});
+    auto pixels = torch::empty({count, data::kColours, view_.size, view_.size}, torch::kByte);
+    auto labels = torch::empty({count}, torch::kLong);
+    data::ThreadPool pool(at::get_num_threads());
+    note(data::load_for_evaluation(of(split), rows, view_, pool, pixels, labels));
+    return {data::normalize_batch(pixels.to(device), normalization_), labels.to(device)};
+  }
+
+ private:
+  const data::PictureCollection& of(ImageSplit split) const {
+    return split == ImageSplit::train ? *train_ : *val_;
+  }
+
+  std::unique_ptr<data::PictureCollection> train_, val_;
+  data::ViewOptions view_;
+  data::BatchOptions batch_;
+  data::Normalization normalization_;
+  std::string identity_;
+};
+
+std::string format_of(const ClassificationOptions& options) {
+  check_word("contextpool", "format", options.format, {"auto", "cifar10", "cifar100", "folder", "shapes"});
+  if (options.format != "auto") return options.format;
+  if (options.data == "shapes" || fs::path(options.data).filename() == "shapes") return "shapes";
+  const fs::path folder = options.data;
+  if (fs::is_directory(folder / "train")) return "folder";
+  for (const auto& place : {folder, folder / "cifar-10-batches-bin"}) {
+    if (fs::exists(place / "data_batch_1.bin")) return "cifar10";
+  }
+  for (const auto& place : {folder, folder / "cifar-100-binary"}) {
+    if (fs::exists(place / "train.bin")) return "cifar100";
+  }
+  TORCH_CHECK_VALUE(false, options.data, ": no pictures found; expected train/ and val/ with a folder for each class or ",
+                    "tar shards, or CIFAR's binary files (data_batch_1.bin or train.bin, unpacked)");
+}
+
+}  // namespace
+
+ImageSplit image_split_named(const std::string& name) {
+  check_word("contextpool", "split", name, {"train", "dev", "test"});
+  return name == "train" ? ImageSplit::train : name == "dev" ? ImageSplit::dev : ImageSplit::test;
+}
+
+std::vector<std::string> ImageData::take_notes() const {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+void ImageData::note(const std::vector<data::BrokenPicture>& broken) const {
+  if (broken.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& picture : broken) {
+    if (++broken_ <= kMostNotes) notes_.push_back("skipped a picture that cannot be read: " + picture.reason);
+    if (broken_ == kMostNotes) notes_.emplace_back("more such pictures are skipped without a word");
+  }
+}
+
+std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size) {
+  const auto format = format_of(options);
+  if (format == "folder") return std::make_unique<FileImages>(options.data, options, image_size);
+  TORCH_CHECK_VALUE(image_size == data::kCifarSide, "contextpool: the pictures of ", format, " have ", data::kCifarSide,
+                    " x ", data::kCifarSide, " pixels, but the model is for ", image_size,
+                    "; give it --image-size ", data::kCifarSide);
+  if (format == "shapes") {
+    const auto train = data::make_shapes(0, 0, kShapeTrain), test = data::make_shapes(0, kShapeTrain, kShapeTest);
+    auto held = options;
+    held.dev_images = std::min<std::int64_t>(held.dev_images, kShapeTest);
+    return std::make_unique<TensorImages>(Labelled{train.pictures, train.labels}, Labelled{test.pictures, test.labels},
+                                          data::shape_names(), held);
+  }
+  const auto cifar = data::read_cifar(options.data, format == "cifar10" ? 10 : 100);
+  return std::make_unique<TensorImages>(labelled(cifar.train), labelled(cifar.test), cifar.class_names, options);
+}
+
+}  // namespace contextpool::tasks

@@ -1,0 +1,102 @@
+// Samplers and prefetching: every item once an epoch, in another order each; the same at any step; results in order.
+#include "contextpool/data/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "contextpool/data/prefetch.h"
+
+namespace contextpool::testing {
+namespace {
+
+TEST(Permutation, VisitsEveryItemOnce) {
+  for (const std::int64_t size : {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000}) {
+    std::set<std::int64_t> seen;
+    for (std::int64_t i = 0; i < size; ++i) {
+      const auto item = data::permuted(7, 3, size, i);
+      EXPECT_GE(item, 0);
+      EXPECT_LT(item, size);
+      seen.insert(item);
+    }
+    EXPECT_EQ(static_cast<std::int64_t>(seen.size()), size);
+  }
+  EXPECT_ANY_THROW(data::permuted(0, 0, 4, 4));
+}
+
+TEST(Permutation, LooksLikeChance) {
+  // Where item 0 goes over many epochs is uniform (chi-squared of 15 degrees of freedom: 37.7 is 1 in 1000), and
+  // neighbours do not stay neighbours.
+  constexpr std::int64_t kSize = 16, kEpochs = 4000;
+  std::vector<double> counts(kSize);
+  std::int64_t neighbours = 0;
+  for (std::int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const auto a = data::permuted(1, epoch, kSize, 0), b = data::permuted(1, epoch, kSize, 1);
+    ++counts[static_cast<std::size_t>(a)];
+    neighbours += b == a + 1 ? 1 : 0;
+  }
+  double chi_squared = 0;
+  const double expected = static_cast<double>(kEpochs) / kSize;
+  for (const auto n : counts) chi_squared += (n - expected) * (n - expected) / expected;
+  EXPECT_LT(chi_squared, 37.7);
+  EXPECT_NEAR(static_cast<double>(neighbours) / kEpochs, 1.0 / kSize, 0.02);
+}
+
+TEST(EpochItems, AreTheSameFromAnyStepAndCrossEpochs) {
+  const auto all = data::epoch_items(5, 10, 0, 40);
+  for (std::int64_t first = 0; first < 35; ++first) {
+    const auto some = data::epoch_items(5, 10, first, 5);
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(some[i].item, all[static_cast<std::size_t>(first) + i].item);
+      EXPECT_EQ(some[i].epoch, (first + static_cast<std::int64_t>(i)) / 10);
+    }
+  }
+  std::vector<std::vector<std::int64_t>> epochs(4);
+  for (const auto& e : all) epochs[static_cast<std::size_t>(e.epoch)].push_back(e.item);
+  for (const auto& epoch : epochs) EXPECT_EQ(std::accumulate(epoch.begin(), epoch.end(), 0), 45);
+  EXPECT_NE(epochs[0], epochs[1]);
+}
+
+TEST(Prefetch, GivesResultsInOrderWhateverTheThreads) {
+  for (const int threads : {0, 1, 2, 3}) {
+    data::Prefetch<std::int64_t> made(
+        [](std::int64_t i) {
+          std::this_thread::sleep_for(std::chrono::microseconds(i % 3 * 300));
+          return i * i;
+        },
+        5, 40, threads, 4);
+    for (std::int64_t i = 5; i < 40; ++i) EXPECT_EQ(made.next(), i * i);
+  }
+}
+
+TEST(Prefetch, StaysWithinItsBoundAndEndsWhenItIsLeft) {
+  std::atomic<std::int64_t> begun{0};
+  {
+    data::Prefetch<int> made([&](std::int64_t) { return static_cast<int>(++begun); }, 0, 1'000'000, 3, 4);
+    made.next();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_LE(begun, 1 + 4);
+  }
+  EXPECT_LE(begun, 1 + 4);
+}
+
+TEST(Prefetch, ThrowsWhereTheResultWouldHaveBeen) {
+  data::Prefetch<int> made(
+      [](std::int64_t i) -> int {
+        if (i == 3) throw std::runtime_error("item 3 is broken");
+        return static_cast<int>(i);
+      },
+      0, 6, 2, 4);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(made.next(), i);
+  EXPECT_THROW(made.next(), std::runtime_error);
+  EXPECT_EQ(made.next(), 4) << "the others are there";
+}
+
+}  // namespace
+}  // namespace contextpool::testing
