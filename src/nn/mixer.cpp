@@ -42,6 +42,7 @@ MixerOptions MixerOptions::for_maps(const std::string& kind, int64_t features) {
 const std::vector<std::string>& mixer_kinds() {
   static const auto names = [] {
     std::vector<std::string> all;
+    all.reserve(kKinds.size());
     for (const auto& kind : kKinds) all.emplace_back(kind.name);
     return all;
   }();
