@@ -58,6 +58,8 @@ need ccache command -v ccache
 need libgtest-dev sh -c 'echo "#include <gtest/gtest.h>" | g++ -E -x c++ -'
 need libcli11-dev sh -c 'echo "#include <CLI/CLI.hpp>" | g++ -E -x c++ -'
 need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | g++ -E -x c++ -'
+need zlib1g-dev sh -c 'echo "#include <zlib.h>" | g++ -E -x c++ -'
+need libsentencepiece-dev sh -c 'echo "#include <sentencepiece_trainer.h>" | g++ -E -x c++ -'
 need python3-venv "$python" -c 'import ensurepip'
 need python3-dev "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 install_missing

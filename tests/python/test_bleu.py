@@ -67,7 +67,7 @@ def perturbed(sentences: Sequence[str], seed: int, share: float) -> list[str]:
 def real() -> list[str]:
     path = MULTI30K / "test_2016_flickr.de.gz"
     if path.exists():
-        return gzip.open(path, "rt", encoding="utf-8", newline="\n").read().split("\n")[:-1]
+        return gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
     pieces = ("Ein Mann", "läuft", "mit 1.000,50 Euro", "über die Straße,", "(bei Nacht)", "„so schnell“", "er kann.")
     chance = random.Random(3)
     return [" ".join(chance.choices(pieces, k=chance.randrange(3, 9))) for _ in range(500)]
