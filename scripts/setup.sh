@@ -42,6 +42,7 @@ if [ "${1:-}" = fuzz ]; then
   need cmake command -v cmake
   need ninja-build command -v ninja
   need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | clang++-19 -E -x c++ -'
+  need zlib1g-dev sh -c 'echo "#include <zlib.h>" | clang++-19 -E -x c++ -'
   install_missing
   exit
 fi

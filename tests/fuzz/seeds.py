@@ -1,5 +1,6 @@
 """Writes the files that fuzzing starts from: small good ones of each kind, and each with something wrong."""
 
+import gzip
 import json
 import struct
 import sys
@@ -25,12 +26,28 @@ SEEDS: dict[str, tuple[object, int]] = {
 }
 
 
+TEXTS = {
+    "plain": b"a\tA\nb\tB\n",
+    "returns": b"\xef\xbb\xbfa\tA\r\n\r\n\xc3\xa4\t\xf0\x9f\x98\x80",
+    "files": b"a\n\nc\n\x01A\nB\nC",
+    "invalid": b"\xff\tx\ny\t\xed\xa0\x80\nok\tok\n",
+    "long": b"x" * 60 + b"\ty\nz\tz\n",
+    "packed": gzip.compress(b"a\tA\nb\tB\n", mtime=0),
+    "members": gzip.compress(b"a\tA\nb", mtime=0) + gzip.compress(b"\tB\n", mtime=0) + bytes(8),
+    "cut": gzip.compress(b"a\tA\n" * 50, mtime=0)[:-9],
+    "wide": "a\tb\n".encode("utf-16"),
+}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
+    for kind in ("safetensors", "text"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
     for name, (header, size) in SEEDS.items():
         text = json.dumps(header, ensure_ascii=False).encode()
-        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+        (folder / "safetensors" / name).write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+    for name, content in TEXTS.items():
+        (folder / "text" / name).write_bytes(content)
 
 
 if __name__ == "__main__":

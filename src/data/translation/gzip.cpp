@@ -1,6 +1,5 @@
 #include "data/translation/gzip.h"
 
-#include <c10/util/Exception.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -21,7 +20,7 @@ struct EndInflate {
 // One member from `bytes` on; returns how many bytes it took.
 std::size_t inflate_member(std::string_view bytes, std::string& text, const std::string& path) {
   z_stream stream{};
-  TORCH_CHECK(inflateInit2(&stream, kGzipOnly) == Z_OK, path, ": zlib could not be started");
+  require(inflateInit2(&stream, kGzipOnly) == Z_OK, path, ": zlib could not be started");
   const std::unique_ptr<z_stream, EndInflate> end(&stream);
   const auto block = std::make_unique<std::array<char, kBlock>>();
   std::size_t taken = 0;
@@ -34,14 +33,14 @@ std::size_t inflate_member(std::string_view bytes, std::string& text, const std:
       stream.next_out = reinterpret_cast<Bytef*>(block->data());
       stream.avail_out = static_cast<uInt>(kBlock);
       state = inflate(&stream, Z_NO_FLUSH);
-      TORCH_CHECK_VALUE(state == Z_OK || state == Z_STREAM_END || state == Z_BUF_ERROR, path,
-                        ": is a damaged gzip file (", stream.msg == nullptr ? "unknown" : stream.msg, ")");
+      require(state == Z_OK || state == Z_STREAM_END || state == Z_BUF_ERROR, path, ": is a damaged gzip file (",
+              stream.msg == nullptr ? "unknown" : stream.msg, ")");
       text.append(block->data(), kBlock - stream.avail_out);
-      TORCH_CHECK_VALUE(text.size() <= kMost, path, ": holds more than ", kMost, " bytes of text");
+      require(text.size() <= kMost, path, ": holds more than ", kMost, " bytes of text");
     } while (stream.avail_out == 0 && state != Z_STREAM_END);
     taken += part - stream.avail_in;
-    TORCH_CHECK_VALUE(state == Z_STREAM_END || taken < bytes.size(), path,
-                      ": is a gzip file that was cut off; copy or download it again");
+    require(state == Z_STREAM_END || taken < bytes.size(), path,
+            ": is a gzip file that was cut off; copy or download it again");
   }
   return taken;
 }
@@ -55,8 +54,8 @@ std::string gunzip(std::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     bytes.remove_prefix(inflate_member(bytes, text, path));
     if (is_gzip(bytes)) continue;
-    TORCH_CHECK_VALUE(std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == '\0'; }), path, ": has ",
-                      bytes.size(), " bytes after the end of its gzip data");
+    require(std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == '\0'; }), path, ": has ", bytes.size(),
+            " bytes after the end of its gzip data");
     break;
   }
   return text;

@@ -1,6 +1,4 @@
 // gzip in a build without zlib: files are told apart, and refused.
-#include <c10/util/Exception.h>
-
 #include "data/translation/gzip.h"
 
 namespace contextpool::data {
@@ -8,9 +6,9 @@ namespace contextpool::data {
 bool is_gzip(std::string_view bytes) { return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b'; }
 
 std::string gunzip(std::string_view, const std::string& path) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, path,
-                              ": is a gzip file, but this program was built without zlib; unpack it "
-                              "(gzip -dk), or install zlib1g-dev and build again");
+  throw io::Error(path +
+                  ": is a gzip file, but this program was built without zlib; unpack it (gzip -dk), or install "
+                  "zlib1g-dev and build again");
 }
 
 }  // namespace contextpool::data

@@ -1,6 +1,6 @@
 #include "contextpool/data/translation/lines.h"
 
-#include <c10/util/Exception.h>
+#include <algorithm>
 
 #include "contextpool/io/files.h"
 #include "data/translation/gzip.h"
@@ -10,20 +10,21 @@ namespace {
 
 constexpr std::string_view kMark = "\xef\xbb\xbf";
 
-}  // namespace
-
+// The text itself: gzip undone, no mark at its beginning.
 std::string plain_text(std::string bytes, const std::string& path) {
-  TORCH_CHECK_VALUE(!bytes.empty(), path, ": is empty; a text file with a sentence a line is expected");
+  require(!bytes.empty(), path, ": is empty; a text file with a sentence a line is expected");
   if (is_gzip(bytes)) {
     bytes = gunzip(bytes, path);
-    TORCH_CHECK_VALUE(!bytes.empty(), path, ": is empty once unpacked; a text file with a sentence a line is expected");
+    require(!bytes.empty(), path, ": is empty once unpacked; a text file with a sentence a line is expected");
   }
   const std::string_view text = bytes;
-  TORCH_CHECK_VALUE(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"), path,
-                    ": is UTF-16; convert it with iconv -f UTF-16 -t UTF-8");
+  require(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"), path,
+          ": is UTF-16; convert it with iconv -f UTF-16 -t UTF-8");
   if (text.starts_with(kMark)) bytes.erase(0, kMark.size());
   return bytes;
 }
+
+}  // namespace
 
 std::vector<std::string_view> split_lines(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -37,11 +38,13 @@ std::vector<std::string_view> split_lines(std::string_view text) {
   return lines;
 }
 
-Lines::Lines(const std::string& path)
+Lines::Lines(const std::string& path) : Lines(io::read_file(path), path) {}
+
+Lines::Lines(std::string bytes, const std::string& path)
     : path_(path),
-      text_(std::make_shared<const std::string>(plain_text(io::read_file(path), path))),
+      text_(std::make_shared<const std::string>(plain_text(std::move(bytes), path))),
       lines_(split_lines(*text_)) {
-  TORCH_CHECK_VALUE(!lines_.empty(), path, ": is empty but for a byte-order mark");
+  require(!lines_.empty(), path, ": is empty but for a byte-order mark");
 }
 
 }  // namespace contextpool::data

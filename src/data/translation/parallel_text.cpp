@@ -1,12 +1,11 @@
 #include "contextpool/data/translation/parallel_text.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <span>
 
 #include "contextpool/data/translation/utf8.h"
 #include "contextpool/io/crc32c.h"
+#include "data/translation/gzip.h"
 
 namespace contextpool::data {
 namespace {
@@ -68,30 +67,39 @@ void ParallelText::add(std::string_view source, std::string_view target, const P
 
 void ParallelText::finish() {
   report_.kept = size();
-  TORCH_CHECK_VALUE(size() > 0, name_, ": no pair of sentences can be used: ", report_.text());
+  require(size() > 0, name_, ": no pair of sentences can be used: ", report_.text());
 }
 
 ParallelText ParallelText::from_files(const std::string& source, const std::string& target,
                                       const ParallelOptions& options) {
-  const auto files = std::make_shared<const std::pair<Lines, Lines>>(Lines(source), Lines(target));
+  return from_lines(Lines(source), Lines(target), options);
+}
+
+ParallelText ParallelText::from_lines(const Lines& source, const Lines& target, const ParallelOptions& options) {
+  const auto files = std::make_shared<const std::pair<Lines, Lines>>(source, target);
   const auto& [ours, theirs] = *files;
-  TORCH_CHECK_VALUE(ours.size() == theirs.size(), source, " has ", ours.size(), " lines, but ", target, " has ",
-                    theirs.size(), "; line n of one must be the translation of line n of the other");
-  ParallelText text(source + " and " + target, files);
+  require(ours.size() == theirs.size(), ours.path(), " has ", ours.size(), " lines, but ", theirs.path(), " has ",
+          theirs.size(), "; line n of one must be the translation of line n of the other");
+  ParallelText text(ours.path() + " and " + theirs.path(), files);
   for (std::int64_t i = 0; i < ours.size(); ++i) text.add(ours[i], theirs[i], options);
   text.finish();
   return text;
 }
 
 ParallelText ParallelText::from_tsv(const std::string& path, const ParallelOptions& options) {
-  const auto lines = std::make_shared<const Lines>(path);
+  return from_columns(Lines(path), options);
+}
+
+ParallelText ParallelText::from_columns(const Lines& tsv, const ParallelOptions& options) {
+  const auto lines = std::make_shared<const Lines>(tsv);
+  const auto& path = tsv.path();
   ParallelText text(path, lines);
   for (std::int64_t i = 0; i < lines->size(); ++i) {
     const auto line = (*lines)[i];
     const auto tabs = std::count(line.begin(), line.end(), '\t');
     const bool blank = line.empty();
-    TORCH_CHECK_VALUE(blank || tabs == 1, path, ": line ", i + 1, " of ", lines->size(), " has ", tabs + 1,
-                      " columns; expected 2, a sentence and its translation, with one tab between");
+    require(blank || tabs == 1, path, ": line ", i + 1, " of ", lines->size(), " has ", tabs + 1,
+            " columns; expected 2, a sentence and its translation, with one tab between");
     const auto tab = std::min(line.find('\t'), line.size());
     text.add(line.substr(0, tab), line.substr(std::min(tab + 1, line.size())), options);
   }
@@ -109,12 +117,12 @@ ParallelText ParallelText::from_pairs(std::vector<std::pair<std::string, std::st
 }
 
 SentencePair ParallelText::pair(std::int64_t i) const {
-  TORCH_CHECK_INDEX(i >= 0 && i < size(), name_, ": pair ", i, " of ", size());
+  require(i >= 0 && i < size(), name_, ": pair ", i, " of ", size());
   return pairs_[static_cast<std::size_t>(i)];
 }
 
 std::int64_t ParallelText::line(std::int64_t i) const {
-  TORCH_CHECK_INDEX(i >= 0 && i < size(), name_, ": pair ", i, " of ", size());
+  require(i >= 0 && i < size(), name_, ": pair ", i, " of ", size());
   return lines_[static_cast<std::size_t>(i)];
 }
 

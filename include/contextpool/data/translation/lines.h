@@ -15,6 +15,8 @@ namespace contextpool::data {
 class Lines {
  public:
   explicit Lines(const std::string& path);
+  // Of a file's bytes that are in memory; `path` is for messages.
+  static Lines from_bytes(std::string bytes, const std::string& path) { return {std::move(bytes), path}; }
 
   const std::string& path() const { return path_; }
   std::int64_t size() const { return static_cast<std::int64_t>(lines_.size()); }
@@ -22,13 +24,13 @@ class Lines {
   std::string_view operator[](std::int64_t i) const { return lines_[static_cast<std::size_t>(i)]; }
 
  private:
+  Lines(std::string bytes, const std::string& path);
+
   std::string path_;
   std::shared_ptr<const std::string> text_;  // shared by copies
   std::vector<std::string_view> lines_;      // of text_
 };
 
-// The lines of such bytes, without the file: `path` is for messages. Parsing is all here, for tests and fuzzing.
-std::string plain_text(std::string bytes, const std::string& path);  // gzip undone
-std::vector<std::string_view> split_lines(std::string_view text);    // no line is lost, blank ones included
+std::vector<std::string_view> split_lines(std::string_view text);  // no line is lost, blank ones included
 
 }  // namespace contextpool::data

@@ -4,7 +4,7 @@
 //   empty    a side has nothing but spaces
 //   invalid  a side is not UTF-8
 //   long     a side has more than max_characters characters
-// Unequal numbers of lines, a missing column and a text without a usable pair are errors.
+// Unequal numbers of lines, a missing column and a text without a usable pair are errors (io::Error). No torch needed.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,9 @@ class ParallelText {
   static ParallelText from_files(const std::string& source, const std::string& target,
                                  const ParallelOptions& options = {});
   static ParallelText from_tsv(const std::string& path, const ParallelOptions& options = {});
+  // The same of lines that are read already.
+  static ParallelText from_lines(const Lines& source, const Lines& target, const ParallelOptions& options = {});
+  static ParallelText from_columns(const Lines& tsv, const ParallelOptions& options = {});
   // Pairs made by the program; `name` stands for the file in messages.
   static ParallelText from_pairs(std::vector<std::pair<std::string, std::string>> pairs, const std::string& name,
                                  const ParallelOptions& options = {});
