@@ -38,6 +38,12 @@ Tensor TokenCache::append(const std::string& name, const Tensor& fresh) {
   return store.slice(1, 0, needed);
 }
 
+Tensor TokenCache::read(const std::string& name) const {
+  const auto found = stores_.find(name);
+  TORCH_CHECK(found != stores_.end(), "TokenCache: there is no store \"", name, "\"");
+  return found->second.slice(1, 0, length_);
+}
+
 Tensor TokenCache::append_mask(const Tensor& mask, const Tensor& fresh) {
   const bool masked = stores_.contains(kReal);
   if (!mask.defined() && !masked) return {};

@@ -35,6 +35,8 @@ class TokenCache {
   torch::Tensor append(const std::string& name, const torch::Tensor& fresh);
   torch::Tensor append_mask(const torch::Tensor& mask, const torch::Tensor& fresh);
   void advance(int64_t tokens) { length_ += tokens; }
+  // The first length() tokens of a store, which must exist.
+  torch::Tensor read(const std::string& name) const;
   // Throws unless a step of these rows follows those before it.
   void check_rows(const char* who, const torch::Tensor& fresh) const;
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn._cache import TokenCache
+from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
 from ..nn.block import BlockCache, Mixer, Placement, TransformerBlock
@@ -144,6 +145,7 @@ class LanguageModel(nn.Module):
         for name in (*sizes, "window_first", "window_last", "span_limit"):
             if getattr(o, name) < 1:
                 raise ValueError(f"language model: {name} must be positive, but is {getattr(o, name)}")
+        check_word("language model", "attention", o.attention, ("full", "window", "adaptive_span"))
         if o.window_first > o.window_last:
             raise ValueError(
                 f"language model: window_first must be at most window_last, {o.window_last}, but is {o.window_first}"

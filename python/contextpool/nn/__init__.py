@@ -3,6 +3,7 @@
 from .attention import Attention, AttentionCache, Reach
 from .block import BlockCache, TransformerBlock
 from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
+from .cross_attention import CrossAttention, CrossMemory
 from .depthwise import Depthwise, DepthwiseCache
 from .positions import Positions, rotate
 
@@ -13,6 +14,8 @@ __all__ = [
     "ContextPool1d",
     "ContextPool2d",
     "ContextPoolCache",
+    "CrossAttention",
+    "CrossMemory",
     "Depthwise",
     "DepthwiseCache",
     "Positions",

@@ -45,6 +45,10 @@ class TokenCache:
         store[:, self.length : needed] = fresh
         return store[:, :needed]
 
+    def read(self, name: str) -> Tensor:
+        """The first ``length`` tokens of a store."""
+        return self._stores[name][:, : self.length]
+
     def _writable(self, name: str, store: Tensor) -> bool:
         return name not in self._in_graph and (torch.is_inference_mode_enabled() or not store.is_inference())
 
