@@ -32,9 +32,9 @@ void read(const std::string& who, const char* name, const nlohmann::json& json, 
   value = json.get<std::string>();
 }
 
-// ContextPool and attention know the smallest values of these.
+// ContextPool, attention and mixers know the smallest values of these.
 bool checked_elsewhere(std::string_view name) {
-  return name.starts_with("pool_") || name == "window_doublings" || name == "dilated_heads";
+  return name.starts_with("pool_") || name == "window_doublings" || name == "dilated_heads" || name == "mixer_heads";
 }
 
 void check_options(const LanguageModelOptions& options) {
@@ -64,6 +64,7 @@ nn::TransformerBlock make_block(const LanguageModelOptions& options, int64_t lay
                                     .mixer = options.mixer,
                                     .placement = options.placement,
                                     .taps = options.taps,
+                                    .mix = options.mix,
                                     .pool = options.pool};
   block.pool.layer = layer;
   return nn::TransformerBlock(block);
@@ -129,9 +130,7 @@ void LanguageModelImpl::reset_parameters() {
       parameter.fill_(item.key().ends_with("weight") ? 1 : 0);  // of norms; else biases and spans
     }
   }
-  for (const auto& block : blocks_) {
-    if (auto pool = block->context_pool()) pool->reset_sizes();
-  }
+  for (auto& block : blocks_) block->finish_initialisation();
 }
 
 std::vector<torch::Tensor> LanguageModelImpl::spans() const {
@@ -188,7 +187,7 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const nn::
 
 std::vector<nn::Windows> LanguageModelImpl::windows(const torch::Tensor& tokens) {
   std::vector<nn::Windows> all;
-  if (options_.mixer != "context_pool") return all;
+  if (!blocks_.front()->context_pool()) return all;
   check_tokens(tokens);
   auto x = embed(tokens, 0, {});
   const auto rotation = position_->rotation(x, 0, {});

@@ -121,10 +121,11 @@ Cost cost(const LanguageModelOptions& options, int64_t length) {
     const auto pairs = pairs_of(reach_of(options, layer), options.heads, length);
     cost.flops += 2 * multiply_add * pairs / static_cast<double>(length);  // a dot product and a sum
   }
-  // One sum over the tokens up to the target, for all layers.
-  const double pass = multiply_add * (static_cast<double>(length) + 1) / 2 * layers;
-  if (options.mixer == "context_pool") {
-    cost.pooling_flops = nn::pairwise_weights(options.pool) ? 2 * pass : pass;
+  // One sum over the tokens up to the target for every ContextPool, for all layers.
+  const double tokens = (static_cast<double>(length) + 1) / 2 * layers;
+  for (const auto& [place, mixer] : nn::mixers_of(model->blocks().front()->options())) {
+    const double pass = 2.0 * static_cast<double>(mixer.features) * tokens;
+    if (mixer.kind == "context_pool") cost.pooling_flops += nn::pairwise_weights(mixer.pool) ? 2 * pass : pass;
   }
   return cost;
 }

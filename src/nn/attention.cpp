@@ -55,10 +55,11 @@ AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(opti
   }
 }
 
-torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
+torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding,
+                                     const MixProjections& mix) {
   const auto mask = padding.mask({x.size(0), x.size(1)}, x.device());
   // A weight of 0 times a value that is no number would be no number.
-  auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation);
+  auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation, mix);
   parts.live = mask;
   if (options_.reach.kind == "area") {
     parts.k = area_means(parts.k.transpose(1, 2), options_.reach.area_width, x.size(1));
@@ -68,11 +69,11 @@ torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rot
 }
 
 torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation,
-                                  const Padding& padding) {
+                                  const Padding& padding, const MixProjections& mix) {
   TORCH_CHECK(options_.causal, "Attention: only causal attention has steps");
   cache.check_rows("Attention", x);
   const auto fresh = padding.mask({x.size(0), x.size(1)}, x.device());
-  auto parts = project(fresh.defined() ? x.masked_fill(fresh.logical_not().unsqueeze(-1), 0) : x, rotation);
+  auto parts = project(fresh.defined() ? x.masked_fill(fresh.logical_not().unsqueeze(-1), 0) : x, rotation, mix);
   if (options_.reach.kind == "area") {
     append_areas(parts, cache);
   } else {
@@ -84,10 +85,12 @@ torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache,
   return attend(parts);
 }
 
-AttentionImpl::Parts AttentionImpl::project(const torch::Tensor& x, const Rotation& rotation) {
+AttentionImpl::Parts AttentionImpl::project(const torch::Tensor& x, const Rotation& rotation,
+                                            const MixProjections& mix) {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == options_.features, "Attention: x must be [batch, tokens, ",
               options_.features, "], but is ", x.sizes());
-  const auto qkv = qkv_(x).view({x.size(0), x.size(1), 3, options_.heads, options_.features / options_.heads});
+  const auto projected = mix ? mix(qkv_(x)) : qkv_(x);
+  const auto qkv = projected.unflatten(2, {3, options_.heads, options_.features / options_.heads});
   const auto turned = rotate(qkv.narrow(2, 0, 2), rotation);
   return {.q = turned.select(2, 0).transpose(1, 2),
           .k = turned.select(2, 1).transpose(1, 2),

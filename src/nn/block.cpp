@@ -1,34 +1,69 @@
 #include "contextpool/nn/block.h"
 
+#include "nn/mixers/context_pool.h"
+#include "nn/mixers/mixers.h"
 #include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {
 
-// What is no number in padding would become so in the gradients of the norms and matrices, which sum over tokens.
-torch::Tensor without_padding(const torch::Tensor& x, const torch::Tensor& mask) {
-  return mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x;
+constexpr const char* kWho = "TransformerBlock";
+
+constexpr std::size_t index_of(char place) { return kPlaces.find(place); }
+constexpr std::size_t kA = index_of('A'), kB = index_of('B'), kO = index_of('O'), kC = index_of('C'),
+                      kD = index_of('D'), kE = index_of('E');
+
+std::map<char, std::string> kinds_of(const TransformerBlockOptions& o) {
+  check_word(kWho, "mixer", o.mixer, mixer_kinds());
+  check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  if (!o.mix.places.empty()) return parse_places(kWho, o.mix.places, kPlaces);
+  if (o.mixer == "none") return {};
+  return {{o.placement == "before_attention" ? 'A' : o.placement == "after_attention" ? 'O' : 'E', o.mixer}};
 }
 
 }  // namespace
 
+std::map<char, MixerOptions> mixers_of(const TransformerBlockOptions& o) {
+  std::map<char, MixerOptions> mixers;
+  for (const auto& [place, kind] : kinds_of(o)) {
+    MixerOptions mixer{.kind = kind,
+                       .features = place == 'B'   ? 3 * o.features
+                                   : place == 'D' ? o.feedforward
+                                                  : o.features,
+                       .causal = o.causal,
+                       .taps = o.mix.taps,
+                       .rank = o.mix.rank,
+                       .heads = o.mix.heads,
+                       .context_features = o.features,
+                       .pool = o.pool};
+    if (kind == "depthwise" || kind == "context_pool") {
+      mixer.taps = kind == "depthwise" ? o.taps : o.mix.pool_taps;
+      mixer.residual = o.mix.residual;
+    }
+    mixers[place] = mixer;
+  }
+  return mixers;
+}
+
 TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options) : options_(std::move(options)) {
   const auto& o = options_;
-  check_word("TransformerBlock", "mixer", o.mixer, {"none", "context_pool", "depthwise"});
-  check_word("TransformerBlock", "placement", o.placement, {"after_attention", "after_block", "before_attention"});
   TORCH_CHECK_VALUE(o.feedforward > 0, "TransformerBlock: feedforward must be positive, but is ", o.feedforward);
+  options_.pool.features = o.features;
+  options_.pool.causal = o.causal;
+  const auto mixers = mixers_of(o);
   norm1_ = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
   attention_ = register_module(
       "attention",
       Attention(AttentionOptions{
           .features = o.features, .heads = o.heads, .dropout = o.dropout, .causal = o.causal, .reach = o.reach}));
-  if (o.mixer == "context_pool") {
-    options_.pool.features = o.features;
-    options_.pool.causal = o.causal;
-    context_pool_ = register_module("context_pool", ContextPool1d(o.pool));
-  } else if (o.mixer == "depthwise") {
-    depthwise_ = register_module(
-        "depthwise", Depthwise(DepthwiseOptions{.features = o.features, .taps = o.taps, .causal = o.causal}));
+  std::shared_ptr<torch::nn::Module> several;
+  if (mixers.size() > 1) several = register_module("mixers", std::make_shared<torch::nn::Module>());
+  for (const char place : kPlaces) {
+    const auto found = mixers.find(place);
+    if (found == mixers.end()) continue;
+    const auto mixer = make_mixer(found->second).ptr();
+    several ? several->register_module(std::string(1, place), mixer) : register_module(found->second.kind, mixer);
+    mixers_[index_of(place)] = mixer;
   }
   norm2_ = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
   const auto feedforward = register_module("feedforward", std::make_shared<torch::nn::Module>());
@@ -37,14 +72,37 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options) : op
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
 }
 
-template <typename Attend, typename Mix>
-torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, Attend attend, Mix mix) {
-  const auto at = [&](const char* place, const torch::Tensor& value) {
-    return options_.mixer != "none" && options_.placement == place ? mix(value) : value;
+void TransformerBlockImpl::finish_initialisation() {
+  for (const auto& mixer : mixers_) {
+    if (mixer) mixer->finish_initialisation();
+  }
+}
+
+Mixer TransformerBlockImpl::mixer(char place) const {
+  const auto found = kPlaces.find(place);
+  TORCH_CHECK_VALUE(found != std::string_view::npos, "TransformerBlock: there is no place \"", place,
+                    "\"; the places are ", kPlaces);
+  return mixers_[found];
+}
+
+ContextPool1d TransformerBlockImpl::context_pool() const {
+  for (const auto& mixer : mixers_) {
+    if (const auto* found = dynamic_cast<const ContextPoolMixerImpl<ContextPool1d>*>(mixer.get())) return found->pool();
+  }
+  return nullptr;
+}
+
+template <typename Attend>
+torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, Attend attend, const Mix& mix) {
+  const auto at = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context = {}) {
+    return mixers_[place] ? mix(place, value, context) : value;
   };
-  const auto attended = attend(at("before_attention", norm1_(x)));
-  const auto middle = x + dropout_(at("after_attention", attended));
-  return at("after_block", middle + dropout_(down_(torch::gelu(up_(norm2_(middle))))));
+  const auto h = at(kA, norm1_(x));
+  AttentionImpl::MixProjections mix_projections;
+  if (mixers_[kB]) mix_projections = [&](const torch::Tensor& qkv) { return mix(kB, qkv, h); };
+  const auto middle = x + dropout_(at(kO, attend(h, mix_projections), h));
+  const auto g = at(kC, norm2_(middle));
+  return at(kE, middle + dropout_(down_(torch::gelu(at(kD, up_(g), g)))));
 }
 
 torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Padding& padding) const {
@@ -53,30 +111,34 @@ torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Pa
   return padding.mask({x.size(0), x.size(1)}, x.device());
 }
 
+// NaN in padding would reach the gradients of the norms and matrices, which sum over tokens: it is 0 for all parts.
 torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
   const auto mask = real_tokens(x, padding);
   const Padding live(mask);
-  const auto attend = [&](const torch::Tensor& value) { return attention_(value, rotation, live); };
-  const auto mix = [&](const torch::Tensor& value) {
-    return context_pool_ ? context_pool_(value, live) : depthwise_(value, live);
+  const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
+    return attention_(value, rotation, live, mix);
   };
-  return run(without_padding(x, mask), attend, mix);
+  const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
+    return mixers_[place]->forward(value, live, context);
+  };
+  return run(without_padding(x, mask, 1), attend, mix);
 }
 
 std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(const torch::Tensor& x,
                                                                              const Rotation& rotation,
                                                                              const Padding& padding) {
-  if (!context_pool_) return {forward(x, rotation, padding), {}};
   const auto mask = real_tokens(x, padding);
   const Padding live(mask);
   Windows windows;
-  const auto attend = [&](const torch::Tensor& value) { return attention_(value, rotation, live); };
-  const auto mix = [&](const torch::Tensor& value) {
-    auto [pooled, predicted] = context_pool_->forward_with_windows(value, live);
-    windows = std::move(predicted);
-    return pooled;
+  const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
+    return attention_(value, rotation, live, mix);
   };
-  const auto y = run(without_padding(x, mask), attend, mix);
+  const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
+    auto [mixed, predicted] = mixers_[place]->forward_with_windows(value, live, context);
+    if (!windows.log_weight.defined() && !windows.sigma.defined()) windows = std::move(predicted);
+    return mixed;
+  };
+  const auto y = run(without_padding(x, mask, 1), attend, mix);
   return {y, windows};
 }
 
@@ -84,14 +146,13 @@ torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cac
                                          const Padding& padding) {
   const auto mask = real_tokens(x, padding);
   const Padding live(mask);
-  const auto attend = [&](const torch::Tensor& value) {
-    return attention_->step(value, cache.attention, rotation, live);
+  const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
+    return attention_->step(value, cache.attention, rotation, live, mix);
   };
-  const auto mix = [&](const torch::Tensor& value) {
-    return context_pool_ ? context_pool_->step(value, cache.pool, live)
-                         : depthwise_->step(value, cache.depthwise, live);
+  const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
+    return mixers_[place]->step(value, cache.mixers[place], live, context);
   };
-  return run(without_padding(x, mask), attend, mix);
+  return run(without_padding(x, mask, 1), attend, mix);
 }
 
 namespace {
@@ -99,9 +160,9 @@ namespace {
 // The parts that the block has: the others have seen nothing.
 template <typename F>
 void for_each_used(BlockCache& cache, F f) {
-  for (TokenCache* part : {static_cast<TokenCache*>(&cache.attention), static_cast<TokenCache*>(&cache.pool),
-                           static_cast<TokenCache*>(&cache.depthwise)}) {
-    if (part->rows()) f(*part);
+  if (cache.attention.rows()) f(cache.attention);
+  for (auto& mixer : cache.mixers) {
+    if (mixer.rows()) f(mixer);
   }
 }
 

@@ -61,7 +61,7 @@ torch::Tensor formula(TransformerBlock& block, const torch::Tensor& x, const nn:
   const auto mix = [&](const torch::Tensor& t) {
     if (mixer == "none") return t;
     return mixer == "depthwise" ? child<nn::Depthwise>(block, "depthwise")(t)
-                                : child<nn::ContextPool1d>(block, "context_pool")(t);
+                                : block->context_pool()(t);
   };
   if (placement == "before_attention") {
     const auto middle = x + attention(mix(norm(x, "norm1")), rotation);

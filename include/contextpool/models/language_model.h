@@ -3,8 +3,9 @@
 //   x_0 = drop(token[t] + position),   x_(l+1) = block_l(x_l),   logits = head(norm(x_L))
 //
 // Embedding and head are separate matrices. Parameters, the same in Python: token.weight, position.weight (learned),
-// blocks.I.{norm1,attention.{qkv,out,span},context_pool.*,depthwise,norm2,feedforward.up,feedforward.down}, norm,
-// head. No bit of a logit depends on a later symbol.
+// blocks.I.{norm1,attention.{qkv,out,span},MIXERS,norm2,feedforward.up,feedforward.down}, norm, head; MIXERS are
+// context_pool.*, depthwise.* and so on, or mixers.A.*, mixers.C.*, ... where there are several (nn/block.h). No bit of
+// a logit depends on a later symbol.
 #pragma once
 
 #include <torch/torch.h>
@@ -36,6 +37,7 @@ struct LanguageModelOptions {
   std::string mixer = "none";
   std::string placement = "after_attention";
   int64_t taps = 15;
+  nn::MixOptions mix = {};
   nn::ContextPoolOptions pool{.reference_length = 2048};  // features, causal and layer are set by the model
 };
 
@@ -61,9 +63,17 @@ void for_each_option(Options& options, F f) {
     "heads of the upper half that skip 1, 2, then 3 tokens between two they see");
   f("span_limit", options.span_limit, "tokens that an adaptive span can reach");
   f("span_loss", options.span_loss, "training loss of a token of adaptive span, the mean over layers and heads");
-  f("mixer", options.mixer, "none, context_pool or depthwise");
+  f("mixer", options.mixer, "none, context_pool, depthwise, canon or dynamic: in one place, which is");
   f("placement", options.placement, "of the mixer: after_attention, after_block or before_attention");
+  f("mix", options.mix.places,
+    "mixers by place (docs/mixers.md), as A=canon,C=canon,O=context_pool, instead of mixer and placement");
   f("taps", options.taps, "of the depthwise mixer");
+  f("mixer_taps", options.mix.taps, "of the canon and dynamic mixers");
+  f("mixer_residual", options.mix.residual, "of depthwise and context_pool: none, plain, scale or gated");
+  f("mixer_rank", options.mix.rank,
+    "of coefficients that depend on the input: dynamic's, and those of a gated residual");
+  f("mixer_heads", options.mix.heads, "slices of the features that share dynamic's coefficients; 0: low rank instead");
+  f("pool_taps", options.mix.pool_taps, "of a short convolution beside ContextPool; 0: none");
   f("pool_predictor", options.pool.predictor, "conv, mlp or attention");
   f("pool_weights", options.pool.weights, "softmax, unnormalized, uniform or nonlocal");
   f("pool_locality", options.pool.locality, "gaussian, none, fixed_window, adaptive_window or random_sparse");
@@ -121,10 +131,12 @@ class LanguageModelImpl : public torch::nn::Module {
   // cache remembers it. With gradients each step keeps its graph: decode under torch::NoGradGuard.
   torch::Tensor step(const torch::Tensor& tokens, LanguageModelCache& cache, const nn::Padding& padding = {});
 
-  // What each layer's ContextPool predicts for these tokens; empty where there is none.
+  // What each layer's ContextPool predicts for these tokens (the first, where a block has several); empty where there
+  // is none.
   std::vector<nn::Windows> windows(const torch::Tensor& tokens);
 
-  // Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks.
+  // Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then what the mixers' start asks for:
+  // ContextPool's sizes and so on (nn/mixer.h).
   void reset_parameters();
 
   // What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean of all

@@ -14,6 +14,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <string>
 
 #include "contextpool/nn/context_pool.h"
@@ -51,14 +52,18 @@ class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(AttentionOptions options);
 
+  // What becomes of the joined projections [batch, tokens, 3 features], before they are turned; empty: nothing.
+  using MixProjections = std::function<torch::Tensor(const torch::Tensor& qkv)>;
+
   // x [batch, tokens, features]. Padded tokens are seen by no one, whatever they hold.
-  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
+  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {},
+                        const MixProjections& mix = {});
 
   // The next tokens of a causal row: x [batch, new tokens, features], after those in the cache, which they join.
   // Equals the last rows of forward over all of them. rotation and padding are those of the new tokens; the cache
   // remembers the padding.
   torch::Tensor step(const torch::Tensor& x, AttentionCache& cache, const Rotation& rotation = {},
-                     const Padding& padding = {});
+                     const Padding& padding = {}, const MixProjections& mix = {});
 
   const AttentionOptions& options() const { return options_; }
 
@@ -69,7 +74,7 @@ class AttentionImpl : public torch::nn::Module {
     torch::Tensor q, k, v;    // each [batch, heads, tokens, head features]; k and v of areas as in the cache
     torch::Tensor live = {};  // [batch, keys], false where a key is padding; undefined: none is
   };
-  Parts project(const torch::Tensor& x, const Rotation& rotation);
+  Parts project(const torch::Tensor& x, const Rotation& rotation, const MixProjections& mix);
   void append_areas(Parts& parts, AttentionCache& cache) const;
   // The queries are those of the last tokens among the keys'.
   torch::Tensor attend(const Parts& parts);

@@ -1,23 +1,47 @@
-// A pre-norm transformer block with a place for ContextPool, or for the depthwise control. With Attn the attention on
-// LayerNorm(x), Mix the mixer and FF(x) = down(gelu(up(x))), each branch followed by dropout:
+// A pre-norm transformer block with places for local mixers (nn/mixer.h). With Attn the attention, FF the feed-forward,
+// and A, B, O, C, D, E the mixers of those places, or nothing:
 //
-//   mixer none         x <- x + Attn(LN x);       x <- x + FF(LN x)
-//   after_attention    x <- x + Mix(Attn(LN x));  x <- x + FF(LN x)
-//   after_block        x <- x + Attn(LN x);       x <- Mix(x + FF(LN x))
-//   before_attention   x <- x + Attn(Mix(LN x));  x <- x + FF(LN x)
+//   h = A(LN x),   x <- x + O(Attn(h)),   Attn(h) = out(softmax(q k^T) v), q, k, v = B(qkv(h))
+//   g = C(LN x),   x <- E(x + FF(g)),     FF(g) = down(gelu(D(up(g))))
+//
+// each branch followed by dropout. The context of B and O is h, that of D is g; A, C and E have their own input. Three
+// sets of places have a name of old, as `placement`: before_attention = A, after_attention = O, after_block = E.
+//
+// Parameters. A block with a single mixer has it under its kind: context_pool.*, depthwise.*, canon.*, dynamic.*. A
+// block with several has each under its place: mixers.A.*, mixers.C.*.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "contextpool/nn/attention.h"
 #include "contextpool/nn/context_pool.h"
 #include "contextpool/nn/depthwise.h"
+#include "contextpool/nn/mixer.h"
 #include "contextpool/nn/positions.h"
 
 namespace contextpool::nn {
+
+// The places of a block, in the order in which a token passes them.
+inline constexpr std::string_view kPlaces = "ABOCDE";
+
+// Which mixers stand where, and the numbers that they share.
+struct MixOptions {
+  std::string places = {};        // "A=canon,C=canon,O=context_pool"; empty: what mixer and placement say
+  int64_t taps = 4;               // of canon and dynamic
+  std::string residual = "none";  // of depthwise and context_pool: none, plain, scale or gated
+  int64_t rank = 15;              // of what depends on the context: in dynamic, and in gated
+  int64_t heads = 0;              // of dynamic; 0: low rank
+  int64_t pool_taps = 0;          // of a short convolution beside context_pool; 0: none
+};
 
 struct TransformerBlockOptions {
   int64_t features = 512;
@@ -26,18 +50,21 @@ struct TransformerBlockOptions {
   double dropout = 0;  // of the attention weights and of each branch
   bool causal = false;
   Reach reach = {};                           // of the attention
-  std::string mixer = "none";                 // none, context_pool or depthwise
+  std::string mixer = "none";                 // one of mixer_kinds(), in one place:
   std::string placement = "after_attention";  // after_attention, after_block or before_attention
-  int64_t taps = 15;                          // of the depthwise control
-  ContextPoolOptions pool;                    // features and causal are set by the block
+  int64_t taps = 15;                          // of depthwise
+  MixOptions mix = {};
+  ContextPoolOptions pool = {};  // features and causal are set by the block
 };
+
+// The mixers of a block by place, none where there is none: what `mix.places` says, or else `mixer` at `placement`.
+std::map<char, MixerOptions> mixers_of(const TransformerBlockOptions& options);
 
 // What a block remembers of the tokens seen so far: the caches of its parts, which it crops and chooses rows of
 // together.
 struct BlockCache {
   AttentionCache attention;
-  ContextPoolCache pool;
-  DepthwiseCache depthwise;
+  std::array<MixerCache, kPlaces.size()> mixers;
 
   int64_t length() const { return attention.length(); }
   std::optional<int64_t> rows() const { return attention.rows(); }
@@ -53,7 +80,7 @@ class TransformerBlockImpl : public torch::nn::Module {
 
   // x [batch, tokens, features]. What padded tokens hold reaches neither the others nor any gradient.
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
-  // The same, and what the ContextPool predicted; its tensors are undefined where there is none.
+  // The same, and what context_pool() predicted; its tensors are undefined where there is none.
   std::pair<torch::Tensor, Windows> forward_with_windows(const torch::Tensor& x, const Rotation& rotation = {},
                                                          const Padding& padding = {});
 
@@ -62,21 +89,28 @@ class TransformerBlockImpl : public torch::nn::Module {
   torch::Tensor step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation = {},
                      const Padding& padding = {});
 
+  // After a model has drawn all parameters by its own rule: each mixer's finish_initialisation.
+  void finish_initialisation();
+
   const TransformerBlockOptions& options() const { return options_; }
   Attention attention() const { return attention_; }
-  // The ContextPool of the block; null unless that is the mixer.
-  ContextPool1d context_pool() const { return context_pool_; }
+  // The mixer of a place; null where there is none.
+  Mixer mixer(char place) const;
+  // The first ContextPool of the block, by place; null where there is none.
+  ContextPool1d context_pool() const;
 
  private:
+  // Mixes a value at a place, given the context.
+  using Mix = std::function<torch::Tensor(std::size_t place, const torch::Tensor& x, const torch::Tensor& context)>;
+
   torch::Tensor real_tokens(const torch::Tensor& x, const Padding& padding) const;
-  template <typename Attend, typename Mix>
-  torch::Tensor run(const torch::Tensor& x, Attend attend, Mix mix);
+  template <typename Attend>
+  torch::Tensor run(const torch::Tensor& x, Attend attend, const Mix& mix);
 
   TransformerBlockOptions options_;
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
   Attention attention_{nullptr};
-  ContextPool1d context_pool_{nullptr};
-  Depthwise depthwise_{nullptr};
+  std::array<std::shared_ptr<MixerImpl>, kPlaces.size()> mixers_;
   torch::nn::Dropout dropout_{nullptr};
   torch::nn::Linear up_{nullptr}, down_{nullptr};  // feedforward.{up,down}
 };

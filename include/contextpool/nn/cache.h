@@ -45,4 +45,7 @@ class TokenCache {
   int64_t length_ = 0;
 };
 
+// What a mixer of causal rows (nn/mixer.h) remembers; one kind of cache for all of them.
+class MixerCache : public TokenCache {};
+
 }  // namespace contextpool::nn

@@ -65,7 +65,7 @@ struct Windows {
 };
 
 // What ContextPool1d::step remembers of the tokens seen so far: features, weights, and keys of "nonlocal".
-class ContextPoolCache : public TokenCache {};
+using ContextPoolCache = MixerCache;
 
 class PredictorImpl;
 

@@ -18,7 +18,7 @@ from ..nn._cache import TokenCache
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
-from ..nn.block import BlockCache, Mixer, Placement, TransformerBlock
+from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock
 from ..nn.positions import Positions, positions_of
 from ._checkpoint import model_file
 
@@ -28,7 +28,8 @@ _METADATA = "contextpool.model"  # the key under which a checkpoint keeps the op
 
 @dataclasses.dataclass
 class LanguageModelOptions:
-    """Every option of the model; those named ``pool_*`` are those of :class:`contextpool.nn.ContextPool1d`."""
+    """Every option of the model; those named ``pool_*`` are those of :class:`contextpool.nn.ContextPool1d`, but for
+    ``pool_taps``, which is one of :class:`contextpool.nn.MixOptions`, as are ``mix`` and those named ``mixer_*``."""
 
     vocabulary: int = 256
     layers: int = 12
@@ -45,9 +46,15 @@ class LanguageModelOptions:
     dilated_heads: int = 2
     span_limit: int = 8192
     span_loss: float = 5e-7
-    mixer: Mixer = "none"
+    mixer: MixerKind = "none"
     placement: Placement = "after_attention"
+    mix: str = ""
     taps: int = 15
+    mixer_taps: int = 4
+    mixer_residual: str = "none"
+    mixer_rank: int = 15
+    mixer_heads: int = 0
+    pool_taps: int = 0
     pool_predictor: str = "conv"
     pool_weights: str = "softmax"
     pool_locality: str = "gaussian"
@@ -77,7 +84,14 @@ class LanguageModelOptions:
 
     def pool(self) -> dict[str, Any]:
         """The options of ContextPool, by the names it knows."""
-        return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_")}
+        own = {"pool_taps"}
+        return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_") and name not in own}
+
+    def mixing(self) -> MixOptions:
+        """Which mixers stand where, and what they share."""
+        return MixOptions(
+            self.mix, self.mixer_taps, self.mixer_residual, self.mixer_rank, self.mixer_heads, self.pool_taps
+        )
 
     def reach(self, layer: int) -> Reach:
         """What attention sees in a layer. Windows grow by equal factors from window_first at the bottom to window_last
@@ -141,7 +155,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         self.options = o = options or LanguageModelOptions()
-        sizes = ("vocabulary", "layers", "features", "heads", "feedforward", "length", "taps")
+        sizes = ("vocabulary", "layers", "features", "heads", "feedforward", "length", "taps", "mixer_taps", "mixer_rank")
         for name in (*sizes, "window_first", "window_last", "span_limit"):
             if getattr(o, name) < 1:
                 raise ValueError(f"language model: {name} must be positive, but is {getattr(o, name)}")
@@ -159,7 +173,7 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 o.features, o.heads, o.feedforward, o.dropout, True, o.mixer, o.placement, o.taps,
-                {**o.pool(), "layer": layer}, o.reach(layer), **kind,
+                {**o.pool(), "layer": layer}, o.reach(layer), o.mixing(), **kind,
             )
             for layer in range(o.layers)
         )  # fmt: skip
@@ -197,15 +211,15 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then ContextPool's sizes as its initial_sigma asks."""
+        """Weights N(0, 0.02), biases 0, norms 1 and 0, spans 0; then what the mixers' start asks for: ContextPool's sizes
+        and so on."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, _DEVIATION)
             else:
                 parameter.fill_(1 if name.endswith("weight") else 0)  # of norms; else biases and spans
         for block in self._blocks():
-            if block.context_pool is not None:
-                block.context_pool.reset_sizes()
+            block.finish_initialisation()
 
     def span_loss(self) -> Tensor | None:
         """What training adds to its loss, so that a span grows only where that pays: span_loss * span_limit * the mean

@@ -1,10 +1,11 @@
 """Modules that predict and pool, and what to build models of. docs/module.md shows how to put them into a model."""
 
 from .attention import Attention, AttentionCache, Reach
-from .block import BlockCache, TransformerBlock
+from .block import BlockCache, MixOptions, TransformerBlock
 from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
 from .cross_attention import CrossAttention, CrossMemory
 from .depthwise import Depthwise, DepthwiseCache
+from .mixer import Mixer, MixerCache, MixerOptions, make_mixer, mixer_kinds
 from .positions import Positions, rotate
 
 __all__ = [
@@ -18,9 +19,15 @@ __all__ = [
     "CrossMemory",
     "Depthwise",
     "DepthwiseCache",
+    "MixOptions",
+    "Mixer",
+    "MixerCache",
+    "MixerOptions",
     "Positions",
     "Reach",
     "TransformerBlock",
     "Windows",
+    "make_mixer",
+    "mixer_kinds",
     "rotate",
 ]

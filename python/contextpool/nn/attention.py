@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -19,6 +20,7 @@ from .local_attention import LocalWindows
 from .positions import rotate
 
 _MOST_DOUBLINGS = 16
+MixProjections = Callable[[Tensor], Tensor]
 ReachKind = Literal["full", "window", "adaptive_span", "local", "area"]
 
 
@@ -124,12 +126,14 @@ class Attention(nn.Module):
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        mix: MixProjections | None = None,
     ) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
-        not): the others are seen by no one, whatever they hold."""
+        not): the others are seen by no one, whatever they hold. mix: what becomes of the joined projections [batch,
+        tokens, 3 features] before they are turned."""
         real = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
         # A weight of 0 times a value that is no number would be no number.
-        q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation)
+        q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation, mix)
         if self.reach.kind == "area":
             width, tokens = self.reach.area_width, x.shape[1]
             k, v = area_means(k.transpose(1, 2), width, tokens), area_sums(v.transpose(1, 2), width, tokens)
@@ -145,6 +149,7 @@ class Attention(nn.Module):
         rotation: Tensor | None = None,
         mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        mix: MixProjections | None = None,
     ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of a causal row, after those in the cache, which they join.
         Equals the last rows of ``forward`` over all of them. mask [batch, new tokens], as for ``forward``; the cache
@@ -153,7 +158,7 @@ class Attention(nn.Module):
             raise RuntimeError("Attention: only causal attention has steps")
         cache.check_rows("Attention", x)
         fresh = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
-        q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation)
+        q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation, mix)
         if self.reach.kind == "area":
             keys = self._append_areas("keys", k, cache)
             values = self._append_areas("values", v, cache)
@@ -173,8 +178,11 @@ class Attention(nn.Module):
         areas = area_means if name == "keys" else area_sums
         return cache.append(name, areas(tokens, width, fresh.shape[2]))
 
-    def _project(self, x: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        qkv = torch.unflatten(self.qkv(x), -1, (3, self.heads, -1))
+    def _project(
+        self, x: Tensor, rotation: Tensor | None, mix: MixProjections | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        projected = self.qkv(x) if mix is None else mix(self.qkv(x))
+        qkv = torch.unflatten(projected, -1, (3, self.heads, -1))
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 

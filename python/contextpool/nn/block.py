@@ -1,7 +1,8 @@
-"""A pre-norm transformer block with a place for ContextPool, or for the depthwise control."""
+"""A pre-norm transformer block with places for local mixers."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,21 +11,49 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._cache import TokenCache
+from ._mixer import Mixer, MixerCache, MixerOptions, without_padding
 from ._options import check_word
 from ._padding import Lengths, real_tokens
 from .attention import _WHOLE_ROW, Attention, AttentionCache, Reach
-from .context_pool import ContextPool1d, ContextPoolCache
-from .depthwise import Depthwise, DepthwiseCache
+from .context_pool import ContextPool1d
+from .depthwise import Depthwise
+from .mixer import make_mixer, mixer_kinds, parse_places
 
-Mixer = Literal["none", "context_pool", "depthwise"]
+PLACES = "ABOCDE"  #: the places of a block, in the order in which a token passes them
+MixerKind = Literal["none", "context_pool", "depthwise", "canon", "dynamic"]
 Placement = Literal["after_attention", "after_block", "before_attention"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MixOptions:
+    """Which mixers stand where, and the numbers that they share.
+
+    Args:
+        places: ``"A=canon,C=canon,O=context_pool"``; empty: what mixer and placement say.
+        taps: of canon and dynamic.
+        residual: of depthwise and context_pool: "none", "plain", "scale" or "gated".
+        rank: of what depends on the context: in dynamic, and in a gated residual.
+        heads: of dynamic; 0: low rank.
+        pool_taps: of a short convolution beside context_pool; 0: none.
+    """
+
+    places: str = ""
+    taps: int = 4
+    residual: str = "none"
+    rank: int = 15
+    heads: int = 0
+    pool_taps: int = 0
+
+
+_ONE_MIXER = MixOptions()
 
 
 class BlockCache:
     """What a block remembers of the tokens seen so far: the caches of its parts."""
 
     def __init__(self) -> None:
-        self.attention, self.pool, self.depthwise = AttentionCache(), ContextPoolCache(), DepthwiseCache()
+        self.attention = AttentionCache()
+        self.mixers = {place: MixerCache() for place in PLACES}
 
     @property
     def length(self) -> int:
@@ -37,7 +66,7 @@ class BlockCache:
         return self.attention.rows
 
     def _used(self) -> list[TokenCache]:
-        parts: tuple[TokenCache, ...] = (self.attention, self.pool, self.depthwise)
+        parts: tuple[TokenCache, ...] = (self.attention, *self.mixers.values())
         return [part for part in parts if part.rows is not None]
 
     def crop(self, length: int) -> None:
@@ -74,20 +103,26 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(features, hidden, device=device, dtype=dtype)
         self.down = nn.Linear(hidden, features, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        down: Tensor = self.down(F.gelu(self.up(x)))
+    def forward(self, x: Tensor, mix: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """mix: what becomes of up(x)."""
+        up = self.up(x) if mix is None else mix(self.up(x))
+        down: Tensor = self.down(F.gelu(up))
         return down
 
 
 class TransformerBlock(nn.Module):
-    """With Attn the attention on LayerNorm(x), Mix the mixer and FF the feed-forward, each branch followed by dropout:
+    """With Attn the attention, FF the feed-forward, and A, B, O, C, D, E the mixers of those places, or nothing:
 
-    =================  =================================================
-    mixer none         x <- x + Attn(LN x);       x <- x + FF(LN x)
-    after_attention    x <- x + Mix(Attn(LN x));  x <- x + FF(LN x)
-    after_block        x <- x + Attn(LN x);       x <- Mix(x + FF(LN x))
-    before_attention   x <- x + Attn(Mix(LN x));  x <- x + FF(LN x)
-    =================  =================================================
+    ================  =====================  ==================================================
+    h = A(LN x)       x <- x + O(Attn(h))    Attn(h) = out(softmax(q k^T) v), q, k, v = B(qkv(h))
+    g = C(LN x)       x <- E(x + FF(g))      FF(g) = down(gelu(D(up(g))))
+    ================  =====================  ==================================================
+
+    each branch followed by dropout. The context of B and O is h, that of D is g; A, C and E have their own input. Three
+    sets of places have a name of old, as ``placement``: before_attention = A, after_attention = O, after_block = E.
+
+    A block with a single mixer has its parameters under its kind: ``context_pool.*``, ``depthwise.*``, ``canon.*``,
+    ``dynamic.*``. A block with several has each under its place: ``mixers.A.*``, ``mixers.C.*``.
 
     Args:
         features: channels of a token.
@@ -95,11 +130,12 @@ class TransformerBlock(nn.Module):
         feedforward: channels inside the feed-forward branch.
         dropout: of the attention weights and of each branch.
         causal: a token depends on itself and those before it only.
-        mixer: "none", "context_pool" or "depthwise".
-        placement: where the mixer stands.
-        taps: of the depthwise control.
+        mixer: one of ``mixer_kinds()``, in one place.
+        placement: where that mixer stands.
+        taps: of depthwise.
         pool: options of :class:`ContextPool1d` other than features and causal, by name.
         reach: of the attention; the whole row unless given.
+        mix: mixers in several places, and what they share.
         device, dtype: of the parameters.
     """
 
@@ -110,34 +146,66 @@ class TransformerBlock(nn.Module):
         feedforward: int = 2048,
         dropout: float = 0.0,
         causal: bool = False,
-        mixer: Mixer = "none",
+        mixer: MixerKind = "none",
         placement: Placement = "after_attention",
         taps: int = 15,
         pool: Mapping[str, Any] | None = None,
         reach: Reach = _WHOLE_ROW,
+        mix: MixOptions = _ONE_MIXER,
         *,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_word("TransformerBlock", "mixer", mixer, ("none", "context_pool", "depthwise"))
-        places = ("after_attention", "after_block", "before_attention")
-        check_word("TransformerBlock", "placement", placement, places)
+        check_word("TransformerBlock", "mixer", mixer, mixer_kinds())
+        places = {"before_attention": "A", "after_attention": "O", "after_block": "E"}
+        check_word("TransformerBlock", "placement", placement, tuple(places))
         if feedforward <= 0:
             raise ValueError(f"TransformerBlock: feedforward must be positive, but is {feedforward}")
-        self.placement = None if mixer == "none" else placement
+        #: the kind of mixer in each place that has one
+        self.places = {places[placement]: str(mixer)} if mixer != "none" else {}
+        if mix.places:
+            self.places = parse_places("TransformerBlock", mix.places, PLACES)
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(features, **kind)
         self.attention = Attention(features, heads, dropout, causal, reach, **kind)
         self.context_pool: ContextPool1d | None = None
         self.depthwise: Depthwise | None = None
-        if mixer == "context_pool":
-            self.context_pool = ContextPool1d(features, causal=causal, **kind, **(pool or {}))
-        elif mixer == "depthwise":
-            self.depthwise = Depthwise(features, taps, causal, **kind)
+        widths = {"B": 3 * features, "D": feedforward}
+        mixers = {
+            place: make_mixer(
+                MixerOptions(
+                    name, widths.get(place, features), causal, 1, *_shared(name, taps, mix), mix.rank, mix.heads,
+                    features, pool or {},
+                ),
+                **kind,
+            )
+            for place, name in self.places.items()
+        }  # fmt: skip
+        if len(mixers) == 1:
+            setattr(self, next(iter(self.places.values())), next(iter(mixers.values())))
+        elif mixers:
+            self.mixers = nn.ModuleDict(mixers)
         self.norm2 = nn.LayerNorm(features, **kind)
         self.feedforward = FeedForward(features, feedforward, **kind)
         self.dropout = nn.Dropout(dropout)
+
+    def mixer(self, place: str) -> Mixer | None:
+        """The mixer of a place; None where there is none."""
+        if place not in PLACES:
+            raise ValueError(f'TransformerBlock: there is no place "{place}"; the places are {PLACES}')
+        if place not in self.places:
+            return None
+        found = getattr(self, self.places[place]) if len(self.places) == 1 else self.mixers[place]
+        assert isinstance(found, Mixer)
+        return found
+
+    def finish_initialisation(self) -> None:
+        """After a model has drawn all parameters by its own rule: each mixer's ``finish_initialisation``."""
+        for place in self.places:
+            mixer = self.mixer(place)
+            assert mixer is not None
+            mixer.finish_initialisation()
 
     def forward(
         self,
@@ -158,13 +226,13 @@ class TransformerBlock(nn.Module):
         """
         real = self._real(x, lengths, mask, key_padding_mask)
 
-        def mix(value: Tensor) -> Tensor:
-            if self.context_pool is not None:
-                return self.context_pool(value, mask=real)
-            assert self.depthwise is not None
-            return self.depthwise(value, mask=real)
+        def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
+            return mixer(value, mask=real, context=context)
 
-        return self._run(_without_padding(x, real), lambda value: self.attention(value, rotation, real), mix)
+        def attend(value: Tensor, projections: Callable[[Tensor], Tensor] | None) -> Tensor:
+            return self.attention(value, rotation, real, mix=projections)
+
+        return self._run(without_padding(x, real, 1), attend, mix)
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
@@ -181,16 +249,13 @@ class TransformerBlock(nn.Module):
         last rows of ``forward`` over all of them. mask [batch, new tokens], as for ``forward``."""
         real = self._real(x, None, mask, key_padding_mask)
 
-        def mix(value: Tensor) -> Tensor:
-            if self.context_pool is not None:
-                return self.context_pool.step(value, cache.pool, real)
-            assert self.depthwise is not None
-            return self.depthwise.step(value, cache.depthwise, real)
+        def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
+            return mixer.step(value, cache.mixers[place], real, context=context)
 
-        def attend(value: Tensor) -> Tensor:
-            return self.attention.step(value, cache.attention, rotation, real)
+        def attend(value: Tensor, projections: Callable[[Tensor], Tensor] | None) -> Tensor:
+            return self.attention.step(value, cache.attention, rotation, real, mix=projections)
 
-        return self._run(_without_padding(x, real), attend, mix)
+        return self._run(without_padding(x, real, 1), attend, mix)
 
     def _real(
         self, x: Tensor, lengths: Lengths | None, mask: Tensor | None, key_padding_mask: Tensor | None
@@ -199,18 +264,29 @@ class TransformerBlock(nn.Module):
             raise ValueError(f"TransformerBlock: x must be [batch, tokens, features], but is {list(x.shape)}")
         return real_tokens("TransformerBlock", x.shape[:2], x.device, lengths, mask, key_padding_mask)
 
-    def _run(self, x: Tensor, attend: Callable[[Tensor], Tensor], mix: Callable[[Tensor], Tensor]) -> Tensor:
-        def at(place: str, value: Tensor) -> Tensor:
-            return mix(value) if self.placement == place else value
+    def _run(
+        self,
+        x: Tensor,
+        attend: Callable[[Tensor, Callable[[Tensor], Tensor] | None], Tensor],
+        mix: Callable[[Mixer, str, Tensor, Tensor | None], Tensor],
+    ) -> Tensor:
+        def at(place: str, value: Tensor, context: Tensor | None = None) -> Tensor:
+            mixer = self.mixer(place)
+            return value if mixer is None else mix(mixer, place, value, context)
 
-        attended = attend(at("before_attention", self.norm1(x)))
-        middle = x + self.dropout(at("after_attention", attended))
-        return at("after_block", middle + self.dropout(self.feedforward(self.norm2(middle))))
+        h = at("A", self.norm1(x))
+        attended = attend(h, (lambda qkv: at("B", qkv, h)) if "B" in self.places else None)
+        middle = x + self.dropout(at("O", attended, h))
+        g = at("C", self.norm2(middle))
+        fed = self.feedforward(g, (lambda up: at("D", up, g)) if "D" in self.places else None)
+        return at("E", middle + self.dropout(fed))
 
     def extra_repr(self) -> str:
-        return f"placement={self.placement}"
+        return f"places={self.places}"
 
 
-def _without_padding(x: Tensor, real: Tensor | None) -> Tensor:
-    """What is no number in padding would become so in the gradients of the norms, which sum over tokens."""
-    return x if real is None else x.masked_fill(~real.unsqueeze(-1), 0)
+def _shared(kind: str, taps: int, mix: MixOptions) -> tuple[int, str]:
+    """The taps and the residual of a mixer of this kind."""
+    if kind == "depthwise":
+        return taps, mix.residual
+    return (mix.pool_taps, mix.residual) if kind == "context_pool" else (mix.taps, "")

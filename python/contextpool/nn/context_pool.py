@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from ._cache import TokenCache
+from ._mixer import Mixer, MixerCache
 from ._options import Locality, Options, Predictor, SizeNorm, Weights
 from ._padding import Lengths, real_tokens
 from ._pooling import Prediction, at_targets, log_weights, pool_map, pool_row, predicted_sizes
@@ -29,12 +29,12 @@ class Windows(NamedTuple):
     sigma: Tensor | None
 
 
-class ContextPoolCache(TokenCache):
+class ContextPoolCache(MixerCache):
     """What :meth:`ContextPool1d.step` remembers of the tokens seen so far: features, weights, and keys of
     "nonlocal"."""
 
 
-class _ContextPool(nn.Module):
+class _ContextPool(Mixer):
     """What rows and maps have in common."""
 
     def __init__(self, options: Options, dims: int, device: Device, dtype: torch.dtype | None) -> None:
@@ -63,6 +63,10 @@ class _ContextPool(nn.Module):
         """
         if self.predictor is not None:
             self.predictor.reset_sizes()
+
+    def finish_initialisation(self) -> None:
+        """:meth:`reset_sizes`, as for every mixer."""
+        self.reset_sizes()
 
     def extra_repr(self) -> str:
         return str(self.options)
@@ -182,6 +186,7 @@ class ContextPool1d(_ContextPool):
         mask: Tensor | None = None,
         return_windows: Literal[False] = False,
         key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor: ...
 
     @overload
@@ -193,6 +198,7 @@ class ContextPool1d(_ContextPool):
         *,
         return_windows: Literal[True],
         key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> tuple[Tensor, Windows]: ...
 
     @overload
@@ -203,6 +209,7 @@ class ContextPool1d(_ContextPool):
         mask: Tensor | None = None,
         return_windows: bool = False,
         key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Windows]: ...
 
     def forward(
@@ -212,6 +219,7 @@ class ContextPool1d(_ContextPool):
         mask: Tensor | None = None,
         return_windows: bool = False,
         key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Windows]:
         """Pools each row. At most one of lengths, mask and key_padding_mask; padded tokens, whatever they hold, reach
         neither the others nor the gradients.
@@ -222,6 +230,7 @@ class ContextPool1d(_ContextPool):
             mask: which tokens are real, ``[B, N]``: bool, or integers 0 and 1.
             return_windows: also return what was predicted.
             key_padding_mask: which tokens are padding, ``[B, N]``: the polarity of ``torch.nn.MultiheadAttention``.
+            context: not used; every mixer takes it.
 
         Returns:
             ``y [B, N, D]`` in the dtype of ``x``, 0 at padded tokens; with return_windows ``(y, Windows)``, whose
@@ -244,12 +253,18 @@ class ContextPool1d(_ContextPool):
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
 
+    def forward_with_windows(
+        self, x: Tensor, *, mask: Tensor | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, Windows | None]:
+        return self(x, mask=mask, return_windows=True, context=context)
+
     def step(
         self,
         x: Tensor,
-        cache: ContextPoolCache,
+        cache: MixerCache,
         mask: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
         """The outputs of new tokens that follow those in the cache, which then holds them too.
 
@@ -262,6 +277,7 @@ class ContextPool1d(_ContextPool):
             mask: which of the new tokens are real, ``[B, T]``; all unless given. The cache remembers it, so a
                 left-padded batch needs it for the prompt only.
             key_padding_mask: which of them are padding, instead of mask.
+            context: not used; every mixer takes it.
 
         Returns:
             ``y [B, T, D]``, 0 at padded tokens.
@@ -367,20 +383,31 @@ class ContextPool2d(_ContextPool):
         return f"{self.options}, stride={self.stride}"
 
     @overload
-    def forward(self, x: Tensor, mask: Tensor | None = None, return_windows: Literal[False] = False) -> Tensor: ...
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        return_windows: Literal[False] = False,
+        context: Tensor | None = None,
+    ) -> Tensor: ...
 
     @overload
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, return_windows: Literal[True]
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        return_windows: Literal[True],
+        context: Tensor | None = None,
     ) -> tuple[Tensor, Windows]: ...
 
     @overload
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False
+        self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False, context: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Windows]: ...
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False
+        self, x: Tensor, mask: Tensor | None = None, return_windows: bool = False, context: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Windows]:
         """Pools each map.
 
@@ -390,6 +417,7 @@ class ContextPool2d(_ContextPool):
             mask: which pixels are real, ``[B, H, W]``: bool, or integers 0 and 1. Padded pixels, whatever they hold,
                 reach neither the others nor the gradients.
             return_windows: also return what was predicted.
+            context: not used; every mixer takes it.
 
         Returns:
             ``y [B, C, Ho, Wo]`` in the dtype of ``x``, 0 at padded pixels; with return_windows ``(y, Windows)``, with
@@ -418,6 +446,16 @@ class ContextPool2d(_ContextPool):
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
+
+    def forward_with_windows(
+        self, x: Tensor, *, mask: Tensor | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, Windows | None]:
+        return self(x, mask=mask, return_windows=True, context=context)
+
+    def step(
+        self, x: Tensor, cache: MixerCache, mask: Tensor | None = None, *, context: Tensor | None = None
+    ) -> Tensor:
+        raise ValueError("ContextPool2d: a map has no order, so it has no steps")
 
     def _check_input(self, x: Tensor) -> None:
         features = self.options.features
