@@ -61,7 +61,7 @@ class BeamDecoder {
 
 struct BeamTask {
   std::vector<int64_t> longest;  // of each sentence: the most symbols of a translation, its end included
-  int64_t begin = 1, end = 2;    // the symbol before the first, and the one after the last
+  int64_t begin = 2, end = 1;    // the symbol before the first, and the one after the last
   torch::Device device = torch::kCPU;
 };
 

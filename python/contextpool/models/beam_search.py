@@ -76,8 +76,8 @@ def length_penalty(length: int, alpha: float) -> float:
 def beam_search(
     decoder: BeamDecoder,
     longest: Sequence[int],
-    begin: int = 1,
-    end: int = 2,
+    begin: int = 2,
+    end: int = 1,
     options: BeamSearchOptions | None = None,
     device: torch.device | str | None = None,
 ) -> list[list[Hypothesis]]:
@@ -176,7 +176,8 @@ class _Search:
 
     def _grow(self, sentence: _Sentence, found: list[tuple[float, int, int]], length: int) -> list[int]:
         """Complete hypotheses join the best, the likeliest others replace the live ones, whose parents are returned."""
-        options, live, parents = self.options, [], []
+        options, parents = self.options, []
+        live: list[tuple[list[int], float]] = []
         for log_probability, row, symbol in found:
             tokens = sentence.live[row][0]
             if symbol == self.end:
