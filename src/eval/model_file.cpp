@@ -30,16 +30,24 @@ models::LanguageModel build(const models::LanguageModelOptions& options, const s
   }
 }
 
+// Of a layer's mixers.
+double mixer_parameters(const models::LanguageModelOptions& options) {
+  double count = 0;
+  try {
+    for (const auto& [place, mixer] : nn::mixers_of(models::block_of(options, 0))) count += nn::least_parameters(mixer);
+  } catch (const c10::Error&) {
+    return 0;  // a mixer or a place that is not known: building the model says which
+  }
+  return count;
+}
+
 }  // namespace
 
 double least_parameters(const models::LanguageModelOptions& o) {
   const auto size = [](std::int64_t n) { return static_cast<double>(n); };
   const auto features = size(o.features);
   auto layer = features * (4 * features + 2 * size(o.feedforward));
-  if (o.mixer == "depthwise") layer += features * size(o.taps);
-  if (o.mixer == "context_pool" && o.pool.predictor == "conv")
-    layer += features * size(o.pool.hidden) * size(o.pool.kernel);
-  if (o.mixer == "context_pool" && o.pool.predictor == "mlp") layer += features * size(o.pool.hidden);
+  layer += mixer_parameters(o);
   const auto learned = o.positions == "learned" ? size(o.length) : 0;
   return size(o.layers) * layer + (2 * size(o.vocabulary) + learned) * features;
 }

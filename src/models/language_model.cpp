@@ -54,7 +54,16 @@ void check_options(const LanguageModelOptions& options) {
                     options.dropout);
 }
 
-nn::TransformerBlock make_block(const LanguageModelOptions& options, int64_t layer) {
+void check_tokens(const torch::Tensor& tokens) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.size(1) > 0,
+              "language model: tokens must be int64 [batch, length] with at least one token, but are ",
+              tokens.scalar_type(), " ", tokens.sizes(),
+              tokens.dim() == 1 ? "; tokens.unsqueeze(0) makes a batch of one row" : "");
+}
+
+}  // namespace
+
+nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_t layer) {
   nn::TransformerBlockOptions block{.features = options.features,
                                     .heads = options.heads,
                                     .feedforward = options.feedforward,
@@ -67,17 +76,8 @@ nn::TransformerBlock make_block(const LanguageModelOptions& options, int64_t lay
                                     .mix = options.mix,
                                     .pool = options.pool};
   block.pool.layer = layer;
-  return nn::TransformerBlock(block);
+  return block;
 }
-
-void check_tokens(const torch::Tensor& tokens) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.size(1) > 0,
-              "language model: tokens must be int64 [batch, length] with at least one token, but are ",
-              tokens.scalar_type(), " ", tokens.sizes(),
-              tokens.dim() == 1 ? "; tokens.unsqueeze(0) makes a batch of one row" : "");
-}
-
-}  // namespace
 
 std::string to_json(const LanguageModelOptions& options) {
   nlohmann::json json;
@@ -112,7 +112,7 @@ LanguageModelImpl::LanguageModelImpl(LanguageModelOptions options) : options_(st
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
   const auto blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t layer = 0; layer < o.layers; ++layer) {
-    blocks_.push_back(make_block(o, layer));
+    blocks_.push_back(nn::TransformerBlock(block_of(o, layer)));
     blocks->push_back(blocks_.back());
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));

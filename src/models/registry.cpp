@@ -123,7 +123,7 @@ Cost cost(const LanguageModelOptions& options, int64_t length) {
   }
   // One sum over the tokens up to the target for every ContextPool, for all layers.
   const double tokens = (static_cast<double>(length) + 1) / 2 * layers;
-  for (const auto& [place, mixer] : nn::mixers_of(model->blocks().front()->options())) {
+  for (const auto& [place, mixer] : nn::mixers_of(block_of(options, 0))) {
     const double pass = 2.0 * static_cast<double>(mixer.features) * tokens;
     if (mixer.kind == "context_pool") cost.pooling_flops += nn::pairwise_weights(mixer.pool) ? 2 * pass : pass;
   }

@@ -24,6 +24,8 @@ constexpr std::array kKinds{
     Kind{"none", make_none, 0, 0, 0, "none"},
     Kind{"context_pool", make_context_pool, 0, 0, 0, "none"},
     Kind{"depthwise", make_depthwise, 15, 15, 3, "none"},
+    Kind{"canon", make_canon, 4, 3, 3, "plain"},
+    Kind{"dynamic", make_dynamic, 4, 3, 3, "plain"},
 };
 
 const Kind& find_kind(const std::string& name) {
@@ -46,18 +48,43 @@ const std::vector<std::string>& mixer_kinds() {
   return names;
 }
 
+namespace {
+
+// The options with the kind's own values where none were given.
+MixerOptions completed(const MixerOptions& options, const Kind& kind) {
+  auto o = options;
+  if (o.taps == 0) o.taps = o.dims == 2 ? kind.map_taps : o.causal ? kind.causal_taps : kind.centred_taps;
+  if (o.residual.empty()) o.residual = kind.residual;
+  return o;
+}
+
+}  // namespace
+
 Mixer make_mixer(const MixerOptions& options) {
   const auto& kind = find_kind(options.kind);
-  auto o = options;
+  const auto o = completed(options, kind);
   TORCH_CHECK_VALUE(o.dims == 1 || o.dims == 2, "Mixer: dims must be 1 (rows) or 2 (maps), but is ", o.dims);
   TORCH_CHECK_VALUE(o.dims == 1 || !o.causal, "Mixer: a map has no order, so it cannot be causal");
   TORCH_CHECK_VALUE(o.taps >= 0, "Mixer: taps must not be negative, but are ", o.taps);
   TORCH_CHECK_VALUE(o.context_features >= 0, "Mixer: context_features must not be negative, but is ",
                     o.context_features);
-  if (o.taps == 0) o.taps = o.dims == 2 ? kind.map_taps : o.causal ? kind.causal_taps : kind.centred_taps;
-  if (o.residual.empty()) o.residual = kind.residual;
   check_word("Mixer", "residual", o.residual, residual_kinds());
   return kind.make(o);
+}
+
+double least_parameters(const MixerOptions& options) {
+  const auto o = completed(options, find_kind(options.kind));
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const auto square = [&](int64_t n) { return o.dims == 2 ? real(n) * real(n) : real(n); };
+  const auto features = real(o.features), rank = real(o.rank), taps = square(o.taps);
+  const auto context = o.context_features > 0 ? real(o.context_features) : features;
+  double count = features * taps;
+  if (o.kind == "dynamic") count += o.heads > 0 ? context * taps * real(o.heads) : rank * (context + taps * features);
+  if (o.residual == "gated") count += rank * (context + features);
+  if (o.kind == "context_pool" && o.pool.predictor != "attention") {
+    count += features * real(o.pool.hidden) * (o.pool.predictor == "conv" ? square(o.pool.kernel) : 1);
+  }
+  return count;
 }
 
 std::pair<Tensor, Windows> MixerImpl::forward_with_windows(const Tensor& x, const Padding& padding,
@@ -74,7 +101,7 @@ std::map<char, std::string> parse_places(std::string_view who, std::string_view 
     const auto part = plain.substr(begin, end - begin);
     const auto equals = part.find('=');
     TORCH_CHECK_VALUE(equals != std::string::npos && equals > 0, who,
-                      ": mix must read PLACE=MIXER,..., as in \"A=", kKinds.back().name, "\", but has \"", part, "\"");
+                      ": mix must read PLACE=MIXER,..., as in \"A=canon\", but has \"", part, "\"");
     const auto mixer = part.substr(equals + 1);
     check_word(who, "a mixer of mix", mixer, mixer_kinds());
     for (const char place : part.substr(0, equals)) {

@@ -84,6 +84,10 @@ TEST(ModelFile, AModelThatNoMemoryCouldHoldIsRefusedBeforeItIsBuilt) {
   refuses("pool_kernel", [](auto& o) { o.pool.kernel = kHuge + 1; });
   refuses("length", [](auto& o) { o.positions = "learned", o.length = kHuge; });
   refuses("taps", [](auto& o) { o.mixer = "depthwise", o.taps = kHuge; });
+  refuses("pool_taps", [](auto& o) { o.mix = {.places = "A=context_pool", .pool_taps = kHuge}; });
+  refuses("mixer_taps", [](auto& o) { o.mix = {.places = "C=canon", .taps = kHuge}; });
+  refuses("mixer_rank", [](auto& o) { o.mix = {.places = "B=dynamic", .rank = kHuge}; });
+  refuses("gate", [](auto& o) { o.mix = {.places = "AC=depthwise", .residual = "gated", .rank = kHuge}; });
 }
 
 TEST(ModelFile, ARunWithoutCheckpointsIsAnError) {

@@ -27,8 +27,8 @@ struct ModelCase {
   models::LanguageModelOptions options;
 };
 
-// Every mixer in every place with every kind of positions, every reach of attention, then every option of ContextPool
-// that can be causal.
+// Every mixer in every place with every kind of positions, every reach of attention, sets of places, then every
+// option of ContextPool that can be causal.
 inline std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
   for (const std::string mixer : {"none", "context_pool", "depthwise"}) {
@@ -61,6 +61,23 @@ inline std::vector<ModelCase> model_cases() {
     change(options.pool);
     cases.push_back({name, options});
   };
+  const auto mix = [&](const std::string& name, const nn::MixOptions& mixers) {
+    auto options = small_options();
+    options.mix = mixers;
+    cases.push_back({"mix_" + name, options});
+  };
+  mix("canon_AC", {.places = "A=canon,C=canon"});
+  mix("canon_ABCD", {.places = "ABCD=canon", .taps = 3});
+  mix("dynamic_B", {.places = "B=dynamic", .rank = 3});
+  mix("dynamic_O", {.places = "O=dynamic"});
+  mix("dynamic_heads_AC", {.places = "AC=dynamic", .heads = 4});
+  mix("canon_AC_pool_O", {.places = "AC=canon,O=context_pool"});
+  for (const char* residual : {"plain", "scale", "gated"}) {
+    mix(std::string("pool_AC_") + residual, {.places = "AC=context_pool", .residual = residual, .rank = 3});
+    mix(std::string("depthwise_A_") + residual, {.places = "A=depthwise", .residual = residual});
+  }
+  mix("pool_A_taps", {.places = "A=context_pool", .residual = "scale", .pool_taps = 4});
+  mix("pool_BD", {.places = "B=context_pool,D=context_pool"});
   pool("mlp", [](auto& o) { o.predictor = "mlp"; });
   pool("attention", [](auto& o) { o.predictor = "attention"; });
   for (const char* weights : {"unnormalized", "uniform", "nonlocal"}) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "../nn/steps.h"
 #include "cases.h"
 
@@ -174,6 +176,24 @@ TEST(LanguageModel, CallsItsParametersAsPythonDoes) {
   EXPECT_TRUE(LanguageModel(options)->buffers().empty());
 }
 
+TEST(LanguageModel, MixTakesThePlaceOfTheMixer) {
+  auto options = small_options("depthwise");
+  options.mix.places = "A=canon,O=context_pool";
+  LanguageModel model(options);
+  const auto keys = model->named_parameters().keys();
+  const auto has = [&](const std::string& part) {
+    return std::any_of(keys.begin(), keys.end(), [&](const auto& key) { return key.find(part) != std::string::npos; });
+  };
+  EXPECT_TRUE(has("blocks.1.mixers.A.weight"));
+  EXPECT_TRUE(has("blocks.1.mixers.O.predictor.conv1.weight"));
+  EXPECT_FALSE(has("depthwise"));
+  const auto windows = model->windows(torch::randint(30, {2, 12}));
+  ASSERT_EQ(windows.size(), 2);
+  EXPECT_LT((windows[1].sigma - 4.0).abs().max().item<double>(), 1e-5);
+  options.mix.places = "A=canon";
+  EXPECT_TRUE(LanguageModel(options)->windows(torch::randint(30, {2, 12})).empty());
+}
+
 TEST(LanguageModel, HasLongformersWindowsAndDilations) {
   const auto of = [](const LanguageModelOptions& options) {
     std::vector<int64_t> windows, dilations;
@@ -279,6 +299,11 @@ TEST(LanguageModelOptions, RefuseWhatCannotBeBuilt) {
   EXPECT_NE(build([](auto& o) { o.span_loss = -1; }).find("span_loss"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.pool.reference_length = 0; }).find("reference_length"), std::string::npos);
   EXPECT_NE(build([](auto& o) { o.pool.size_norm = "softmax"; }).find("causal"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.mix.places = "A=cannon"; }).find("\"canon\""), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.mix.places = "F=canon"; }).find("the places are ABOCDE"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.mix.residual = "gate"; }).find("\"gated\""), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.mix.pool_taps = -1; }).find("taps must not be negative"), std::string::npos);
+  EXPECT_NE(build([](auto& o) { o.mix.rank = 0; }).find("mixer_rank must be from 1"), std::string::npos);
 }
 
 TEST(LanguageModel, RefusesWhatAreNoTokens) {

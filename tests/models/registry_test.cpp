@@ -101,6 +101,16 @@ TEST(Registry, CostsAreCountedAsSaid) {
   EXPECT_DOUBLE_EQ(of("cp-transformer-6").flops, matrices + 2 * pass + 2 * kLayers * 3 * (kD * 64 + 64 * 2));
   EXPECT_DOUBLE_EQ(of("cp-transformer-6").pooling_flops, pass);
   EXPECT_DOUBLE_EQ(of("cp-transformer-6", "nonlocal").pooling_flops, 2 * pass);
+  const auto with = [](const std::string& places) {
+    auto options = find_language_model("cp-transformer-6").options;  // whose mixer does not count
+    options.mix.places = places;
+    return cost(options, 1000);
+  };
+  EXPECT_DOUBLE_EQ(with("AC=canon").flops, matrices + 2 * pass + 2 * kLayers * 2 * kD * 4);
+  EXPECT_DOUBLE_EQ(with("AC=canon").pooling_flops, 0);
+  EXPECT_DOUBLE_EQ(with("AC=context_pool").pooling_flops, 2 * pass);
+  EXPECT_DOUBLE_EQ(with("B=context_pool").pooling_flops, 3 * pass);
+  EXPECT_DOUBLE_EQ(with("O=dynamic").flops, matrices + 2 * pass + 2 * kLayers * (kD * 4 + 15 * (kD + 4 * kD)));
 }
 
 // Pair by pair.

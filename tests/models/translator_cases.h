@@ -60,6 +60,7 @@ inline std::vector<TranslatorCase> translator_cases() {
     }
   }
   add("places", "none", [](auto& o) { o.mix.places = "A=depthwise,O=context_pool,X=depthwise,D=depthwise"; });
+  add("canon_and_dynamic", "none", [](auto& o) { o.mix.places = "A=canon,B=canon,C=dynamic,X=dynamic"; });
   add("gated", "context_pool", [](auto& o) { o.mix.residual = "gated"; });
   add("source_length", "context_pool", [](auto& o) { o.pool_source_length = 20; });
   add("random_sparse", "context_pool", [](auto& o) { o.pool.locality = "random_sparse"; });

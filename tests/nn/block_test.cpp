@@ -60,8 +60,7 @@ torch::Tensor formula(TransformerBlock& block, const torch::Tensor& x, const nn:
   const auto& [mixer, placement] = std::tie(block->options().mixer, block->options().placement);
   const auto mix = [&](const torch::Tensor& t) {
     if (mixer == "none") return t;
-    return mixer == "depthwise" ? child<nn::Depthwise>(block, "depthwise")(t)
-                                : block->context_pool()(t);
+    return mixer == "depthwise" ? child<nn::Depthwise>(block, "depthwise")(t) : block->context_pool()(t);
   };
   if (placement == "before_attention") {
     const auto middle = x + attention(mix(norm(x, "norm1")), rotation);

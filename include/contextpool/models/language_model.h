@@ -95,6 +95,9 @@ void for_each_option(Options& options, F f) {
 // layers each.
 nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 
+// What a layer is built of.
+nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_t layer);
+
 // Every option by name, as the text of a JSON object. from_json takes those missing at their default (pool_size_range,
 // which files of version 0.1.0 lack, at 0, which is what they had) and refuses, with the nearest name, what it does not
 // know. `who` opens its messages: a file's name, or the model's.

@@ -82,6 +82,10 @@ Mixer make_mixer(const MixerOptions& options);
 // The words for MixerOptions::kind.
 const std::vector<std::string>& mixer_kinds();
 
+// A lower bound of its number of parameters, for finding out before it is built that no memory could hold it. Of
+// options that cannot be built it means nothing.
+double least_parameters(const MixerOptions& options);
+
 // "A=canon,C=canon,O=context_pool" as {A: canon, C: canon, O: context_pool}; "AC=canon" is short for the first two.
 // `places` are the letters that there are, `who` opens the messages. Places that are not named, or are given "none",
 // are not in the map.

@@ -4,6 +4,8 @@
 none           x
 context_pool   CP(x), the adaptive windows of :class:`ContextPool1d` and :class:`ContextPool2d`
 depthwise      DW(x), a depthwise convolution with bias
+canon          x + DW(x), a short one without bias that starts as torch starts convolutions
+dynamic        x + sum_k (w_k + v_k(h)) x_(i - left + k), whose taps depend on the context h as well
 =============  ==========================================================================================
 
 and, for depthwise and context_pool, as ``residual`` says, with M(x) the above: none M(x), plain x + M(x), scale
@@ -25,7 +27,9 @@ from ._mixer import Mixer, MixerCache, MixerOptions
 from ._options import check_word
 from ._residual import RESIDUALS
 from .depthwise import make_depthwise
+from .mixers.canon import make_canon
 from .mixers.context_pool import make_context_pool
+from .mixers.dynamic import make_dynamic
 from .mixers.none import make_none
 
 __all__ = ["Mixer", "MixerCache", "MixerOptions", "make_mixer", "mixer_kinds", "parse_places"]
@@ -43,6 +47,8 @@ _KINDS = {
     "none": _Kind(make_none),
     "context_pool": _Kind(make_context_pool),
     "depthwise": _Kind(make_depthwise, (15, 15, 3)),
+    "canon": _Kind(make_canon, (4, 3, 3), "plain"),
+    "dynamic": _Kind(make_dynamic, (4, 3, 3), "plain"),
 }
 
 
@@ -78,7 +84,7 @@ def parse_places(who: str, text: str, places: str) -> dict[str, str]:
     for part in filter(None, text.replace(" ", "").split(",")):
         letters, equals, mixer = part.partition("=")
         if not equals or not letters:
-            raise ValueError(f'{who}: mix must read PLACE=MIXER,..., as in "A=depthwise", but has "{part}"')
+            raise ValueError(f'{who}: mix must read PLACE=MIXER,..., as in "A=canon", but has "{part}"')
         check_word(who, "a mixer of mix", mixer, mixer_kinds())
         for place in letters:
             if place not in places:

@@ -12,7 +12,7 @@ namespace contextpool::nn {
 // A mixer's file defines one of these. The options were checked as far as they concern all kinds, and taps and residual
 // have the kind's own values where none were given.
 using MakeMixer = Mixer(const MixerOptions& options);
-MakeMixer make_none, make_context_pool, make_depthwise;
+MakeMixer make_none, make_context_pool, make_depthwise, make_canon, make_dynamic;
 
 // The mask of real tokens of x [B, N, features] (dims 1) or [B, features, H, W] (dims 2); undefined where all are.
 // Throws for another shape.
