@@ -123,6 +123,17 @@ TEST_P(Vocabularies, OtherBytesAreRefused) {
     const auto message = message_of([&] { Vocabulary::from_bytes(bytes, "the checkpoint"); });
     EXPECT_NE(message.find("the checkpoint: is"), std::string::npos) << message;
   }
+  // Bytes that were changed are refused, or are a vocabulary that works.
+  std::mt19937_64 random(1);
+  for (int k = 0; k < 60; ++k) {
+    auto bytes = good;
+    for (int change = 0; change < 3; ++change) bytes[random() % bytes.size()] = static_cast<char>(random());
+    try {
+      const auto changed = Vocabulary::from_bytes(bytes, "changed");
+      for (const auto symbol : changed.encode("zweihundert 漢")) EXPECT_TRUE(symbol >= 0 && symbol < changed.size());
+    } catch (const c10::Error&) {
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Vocabularies, ::testing::Values("bpe", "unigram"),

@@ -6,6 +6,8 @@
 #include <array>
 #include <memory>
 
+#include "contextpool/data/translation/lines.h"
+
 namespace contextpool::data {
 namespace {
 
@@ -46,6 +48,8 @@ std::size_t inflate_member(std::string_view bytes, std::string& text, const std:
 }
 
 }  // namespace
+
+bool has_gzip() { return true; }
 
 bool is_gzip(std::string_view bytes) { return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b'; }
 

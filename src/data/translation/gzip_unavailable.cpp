@@ -1,7 +1,10 @@
 // gzip in a build without zlib: files are told apart, and refused.
+#include "contextpool/data/translation/lines.h"
 #include "data/translation/gzip.h"
 
 namespace contextpool::data {
+
+bool has_gzip() { return false; }
 
 bool is_gzip(std::string_view bytes) { return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b'; }
 

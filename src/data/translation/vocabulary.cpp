@@ -1,5 +1,6 @@
 #include "contextpool/data/translation/vocabulary.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include <limits>
@@ -34,8 +35,9 @@ Vocabulary::Vocabulary(std::shared_ptr<const std::string> bytes, std::string nam
       size_(subwords_->size()) {
   const auto special = subwords_->special();
   TORCH_CHECK_VALUE((special == std::vector<std::int64_t>{kPad, kEnd, kBegin, kUnknown}), name_,
-                    ": has the symbols pad, end, begin and unknown at ", special, ", expected [", kPad, ", ", kEnd,
-                    ", ", kBegin, ", ", kUnknown, "]; with spm_train: --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3");
+                    ": has the symbols pad, end, begin and unknown at ", c10::IntArrayRef(special), ", expected [",
+                    kPad, ", ", kEnd, ", ", kBegin, ", ", kUnknown,
+                    "]; with spm_train: --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3");
 }
 
 Vocabulary Vocabulary::train(std::span<const std::string_view> sentences, const VocabularyOptions& options,

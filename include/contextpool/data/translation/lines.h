@@ -31,6 +31,7 @@ class Lines {
   std::vector<std::string_view> lines_;      // of text_
 };
 
+bool has_gzip();                                                   // whether this build can read it
 std::vector<std::string_view> split_lines(std::string_view text);  // no line is lost, blank ones included
 
 }  // namespace contextpool::data
