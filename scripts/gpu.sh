@@ -8,8 +8,8 @@
 #
 # FOLDER gets the output of each step. A line each is printed, with the end of the output where a step failed or was
 # stopped at its limit; the exit status is 1 if one was. Builds are in build-gpu (and build-gpu-plain, for initcheck).
-# PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest, where
-# no package is installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (300).
+# PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest and
+# TOMLPLUSPLUS the folder of toml++'s headers, where no packages of them are installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (300).
 # CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
@@ -18,7 +18,7 @@ case $mode in all | tests | figures | sanitize) ;; *)
   exit 2
   ;;
 esac
-googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")}
+googletest=${GOOGLETEST:+$(realpath "$GOOGLETEST")} toml=${TOMLPLUSPLUS:+$(realpath "$TOMLPLUSPLUS")}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3} cuda=${CONTEXTPOOL_CUDA:-ON} jobs=${JOBS:-$(nproc)} limit=${LIMIT:-300} failed=$(mktemp)
 trap 'rm -f "$failed"' EXIT
@@ -53,9 +53,10 @@ targets="contextpool_ops contextpool_ops_test"
 [[ $mode == all || $mode == tests ]] && targets=all
 if [[ $mode == all || $mode == sanitize ]]; then
   step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
-    -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" &
+    -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" ${toml:+-DCONTEXTPOOL_TOMLPLUSPLUS="$toml"} &
 fi
-step build build build-gpu "$targets" ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"}
+step build build build-gpu "$targets" ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"} \
+  ${toml:+-DCONTEXTPOOL_TOMLPLUSPLUS="$toml"}
 wait
 [[ -s $failed ]] && exit 1
 export PYTHONPATH=$PWD/build-gpu/python

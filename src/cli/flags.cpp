@@ -16,7 +16,8 @@ bool fits(const std::string& word) {
   return result.ec == std::errc() && result.ptr == end && std::to_string(value) == word;
 }
 
-// CLI11 reads whole numbers by strtoll: 1e30 of digits become the largest one, 010 becomes 8, -1 without a sign 2^64-1.
+// CLI11 2.1 reads whole numbers by strtoll: 1e30 of digits become the largest one, 010 becomes 8, -1 without a sign
+// 2^64-1. Later ones refuse some of these themselves, in other words.
 void check_integers(const CLI::App& app) {
   for (const auto* option : app.get_options()) {
     const auto type = option->get_type_name();
@@ -48,6 +49,7 @@ bool parse(CLI::App& app, const Arguments& arguments) {
     std::cout << app.help();
     return false;
   } catch (const CLI::ParseError& e) {
+    check_integers(app);
     throw Wrong(e.what());
   }
   if (app.remaining().empty()) {

@@ -195,14 +195,14 @@ std::string shape(const Tensor& tensor) {
   return text.str();
 }
 
-struct Family {
+struct Kind {
   const char* name;  // for messages
   Head head;
   std::function<Tensor(const std::string& name, const Tensor& given, const Tensor& wanted)> resize;
 };
 
 // Copies by name, after all is found to fit.
-void load(torch::nn::Module& model, Tensors tensors, const Family& family, const ForeignOptions& options,
+void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const ForeignOptions& options,
           ForeignReport& report) {
   std::vector<std::pair<Tensor, Tensor>> copies;
   std::vector<std::string> missing, shapes, unexpected;
@@ -240,33 +240,52 @@ void load(torch::nn::Module& model, Tensors tensors, const Family& family, const
   for (auto& [target, given] : copies) target.copy_(given);
 }
 
+ForeignReport load_vision_transformer(VisionTransformerImpl& model, const ForeignTensors& tensors,
+                                      const ForeignOptions& options) {
+  ForeignReport report;
+  const auto prefix = model.prefix_tokens();
+  const Kind family{"vision transformer", {{"head", "head_dist"}}, [&](const auto& name, const auto& a, const auto& b) {
+                      return name == "pos_embed" ? resized_positions(a, b, prefix) : a;
+                    }};
+  load(model, rename(vision_transformer_tables(), tensors, report), family, options, report);
+  return report;
+}
+
+ForeignReport load_swin(SwinImpl& model, const ForeignTensors& tensors, const ForeignOptions& options) {
+  ForeignReport report;
+  const Kind family{"Swin", {{"head"}}, [](const auto& name, const auto& a, const auto& b) {
+                      return name.ends_with("relative_position_bias_table") ? resized_relative(a, b) : a;
+                    }};
+  load(model, rename(swin_tables(), tensors, report), family, options, report);
+  return report;
+}
+
+ForeignReport load_resnet(ResNetImpl& model, const ForeignTensors& tensors, const ForeignOptions& options) {
+  ForeignReport report;
+  const Kind family{"ResNet", {{"fc"}}, [](const auto&, const auto& a, const auto&) { return a; }};
+  load(model, rename(resnet_tables(), tensors, report), family, options, report);
+  return report;
+}
+
 }  // namespace
 
+ForeignReport load_foreign(torch::nn::Module& model, const ForeignTensors& tensors, const ForeignOptions& options) {
+  if (auto* vit = dynamic_cast<VisionTransformerImpl*>(&model)) return load_vision_transformer(*vit, tensors, options);
+  if (auto* swin = dynamic_cast<SwinImpl*>(&model)) return load_swin(*swin, tensors, options);
+  if (auto* resnet = dynamic_cast<ResNetImpl*>(&model)) return load_resnet(*resnet, tensors, options);
+  TORCH_CHECK_VALUE(false, options.who, ": the weights of others are for vision models, but this is a ", model.name());
+}
+
 ForeignReport load_foreign(VisionTransformer& model, const ForeignTensors& tensors, const ForeignOptions& options) {
-  ForeignReport report;
-  const auto prefix = model->prefix_tokens();
-  const Family family{
-      "vision transformer", {{"head", "head_dist"}}, [&](const auto& name, const auto& a, const auto& b) {
-        return name == "pos_embed" ? resized_positions(a, b, prefix) : a;
-      }};
-  load(*model, rename(vision_transformer_tables(), tensors, report), family, options, report);
-  return report;
+  return load_vision_transformer(*model, tensors, options);
 }
 
 ForeignReport load_foreign(Swin& model, const ForeignTensors& tensors, const ForeignOptions& options) {
-  ForeignReport report;
-  const Family family{"Swin", {{"head"}}, [](const auto& name, const auto& a, const auto& b) {
-                        return name.ends_with("relative_position_bias_table") ? resized_relative(a, b) : a;
-                      }};
-  load(*model, rename(swin_tables(), tensors, report), family, options, report);
-  return report;
+  return load_swin(*model, tensors, options);
 }
 
 ForeignReport load_foreign(ResNet& model, const ForeignTensors& tensors, const ForeignOptions& options) {
-  ForeignReport report;
-  const Family family{"ResNet", {{"fc"}}, [](const auto&, const auto& a, const auto&) { return a; }};
-  load(*model, rename(resnet_tables(), tensors, report), family, options, report);
-  return report;
+  return load_resnet(*model, tensors, options);
 }
 
 }  // namespace contextpool::models

@@ -17,7 +17,7 @@ constexpr int64_t kMostStages = 6;
 constexpr int64_t kExpansion = 4;  // of a bottleneck's outputs over its inside
 
 void check_options(const ResNetOptions& o) {
-  check_positive(kWho, "classes", o.classes);
+  check_positive(kWho, "classes", o.classes, kMostClasses);
   check_positive(kWho, "image_size", o.image_size);
   check_positive(kWho, "features", o.features);
   check_share(kWho, "dropout", o.dropout);
@@ -115,9 +115,10 @@ class ResidualBlockImpl : public torch::nn::Module {
     auto branch = x;
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
       branch = norms_[i](convolutions_[i](branch));
-      if (i + 1 < convolutions_.size()) branch = torch::relu(branch);
+      if (i + 1 < convolutions_.size()) branch = torch::relu_(branch);
     }
-    return torch::relu(shortcut(x) + drop_path(branch, drop_, is_training()));
+    auto sum = shortcut(x) + drop_path(branch, drop_, is_training());
+    return torch::relu_(sum);
   }
 
   void zero_last_norm() { norms_.back()->weight.zero_(); }
@@ -214,7 +215,8 @@ void ResNetImpl::reset_parameters() {
 
 Tensor ResNetImpl::run(const Tensor& images, std::vector<nn::Windows>* windows) {
   check_images(kWho, images);
-  auto x = torch::relu(bn1_(conv1_(images)));
+  auto x = bn1_(conv1_(images));
+  torch::relu_(x);
   if (options_.kind == "imagenet") x = torch::max_pool2d(x, 3, 2, 1);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     for (auto& block : stages_[s]) x = block->forward(x);

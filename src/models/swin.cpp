@@ -20,8 +20,8 @@ int64_t up_to_multiple(int64_t size, int64_t of) { return (size + of - 1) / of *
 std::vector<int64_t> depths_of(const SwinOptions& o) { return parse_depths(kWho, o.depths, 1, kMostStages); }
 
 void check_options(const SwinOptions& o) {
-  for (const auto& [name, value] : {std::pair{"classes", o.classes},
-                                    {"image_size", o.image_size},
+  check_positive(kWho, "classes", o.classes, kMostClasses);
+  for (const auto& [name, value] : {std::pair{"image_size", o.image_size},
                                     {"patch", o.patch},
                                     {"window", o.window},
                                     {"features", o.features},

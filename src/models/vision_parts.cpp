@@ -9,8 +9,6 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kMost = int64_t{1} << 24;  // far beyond any use, so that damaged options ask for no memory
-
 // What windows of a row look like on its map: [..., H W] -> [..., H, W].
 Tensor on_map(const Tensor& values, int64_t height, int64_t width) {
   return values.defined() ? values.unflatten(-1, {height, width}) : values;
@@ -137,8 +135,8 @@ void check_share(const char* who, const char* name, double value) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, who, ": ", name, " must be in [0, 1), but is ", value);
 }
 
-void check_positive(const char* who, const char* name, int64_t value) {
-  TORCH_CHECK_VALUE(value > 0 && value <= kMost, who, ": ", name, " must be from 1 to ", kMost, ", but is ", value);
+void check_positive(const char* who, const char* name, int64_t value, int64_t most) {
+  TORCH_CHECK_VALUE(value > 0 && value <= most, who, ": ", name, " must be from 1 to ", most, ", but is ", value);
 }
 
 std::vector<int64_t> parse_depths(const char* who, const std::string& text, int64_t least, int64_t most) {
@@ -148,14 +146,14 @@ std::vector<int64_t> parse_depths(const char* who, const std::string& text, int6
   for (const char* at = text.data(); good && at <= end;) {
     int64_t depth = 0;
     const auto [next, error] = std::from_chars(at, end, depth);
-    good = error == std::errc() && depth > 0 && depth <= 1000 && (next == end || *next == ',');
+    good = error == std::errc() && depth > 0 && depth <= kMostLayers && (next == end || *next == ',');
     depths.push_back(depth);
     at = next + 1;
   }
   const auto count = static_cast<int64_t>(depths.size());
   TORCH_CHECK_VALUE(good && count >= least && count <= most, who, ": depths must be the numbers of blocks of ", least,
-                    least == most ? "" : " or more", " stages from 1 to 1000, as in \"2,2,6,2\", but are \"", text,
-                    "\"");
+                    least == most ? "" : " or more", " stages, from 1 to ", kMostLayers,
+                    ", as in \"2,2,6,2\", but are \"", text, "\"");
   return depths;
 }
 

@@ -12,7 +12,11 @@
 
 namespace contextpool::models {
 
-inline constexpr int64_t kTaps = 3;         // of the depthwise control, on maps and on rows of patches
+inline constexpr int64_t kTaps = 3;  // of the depthwise control, on maps and on rows of patches
+// Far beyond any use, so that damaged options ask for neither memory nor time, and no product overflows.
+inline constexpr int64_t kMostSize = int64_t{1} << 16;
+inline constexpr int64_t kMostClasses = int64_t{1} << 24;
+inline constexpr int64_t kMostLayers = 1000;
 inline constexpr double kDeviation = 0.02;  // of the initial weights of transformers
 
 // What stands in one place of a model and mixes a map. Its modules are the owner's, registered by their kind:
@@ -89,8 +93,8 @@ void initialise_transformer(torch::nn::Module& model);
 
 // `who` opens the messages.
 void check_images(const char* who, const torch::Tensor& images);
-void check_share(const char* who, const char* name, double value);                                         // in [0, 1)
-void check_positive(const char* who, const char* name, int64_t value);                                     // 1 .. 2^24
+void check_share(const char* who, const char* name, double value);  // in [0, 1)
+void check_positive(const char* who, const char* name, int64_t value, int64_t most = kMostSize);
 std::vector<int64_t> parse_depths(const char* who, const std::string& text, int64_t least, int64_t most);  // "2,2,6,2"
 
 // The prefix of a name says what stands in the mixers' places: nothing, ContextPool (cp-) or a depthwise convolution.

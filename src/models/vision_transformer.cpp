@@ -14,15 +14,15 @@ constexpr double kEpsilon = 1e-6;  // of its layer norms
 constexpr int64_t kColours = 3;
 
 void check_options(const VisionTransformerOptions& o) {
-  for (const auto& [name, value] : {std::pair{"classes", o.classes},
-                                    {"image_size", o.image_size},
+  check_positive(kWho, "classes", o.classes, kMostClasses);
+  for (const auto& [name, value] : {std::pair{"image_size", o.image_size},
                                     {"patch", o.patch},
-                                    {"layers", o.layers},
                                     {"features", o.features},
                                     {"heads", o.heads},
                                     {"feedforward", o.feedforward}}) {
     check_positive(kWho, name, value);
   }
+  check_positive(kWho, "layers", o.layers, kMostLayers);
   check_share(kWho, "dropout", o.dropout);
   check_share(kWho, "attention_dropout", o.attention_dropout);
   check_share(kWho, "stochastic_depth", o.stochastic_depth);

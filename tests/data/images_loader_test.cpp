@@ -128,6 +128,18 @@ TEST(Loader, ACollectionOfBrokenPicturesIsAnError) {
   EXPECT_THROW(data::load_for_evaluation(pictures, rows, small(), pool, pixels.slice(2, 1), labels), c10::ValueError);
 }
 
+TEST(Loader, RecordsOfCifarBecomeTensorsThatOwnTheirMemory) {
+  std::string bytes;
+  for (int i = 0; i < 3; ++i) {
+    bytes += static_cast<char>(i);
+    bytes.append(data::kCifarBytes, static_cast<char>(7 * i));
+  }
+  const auto [pictures, labels] = data::as_tensors(data::parse_cifar(bytes_of(bytes), 10, "a.bin"));
+  EXPECT_EQ(pictures.sizes(), (std::vector<std::int64_t>{3, 3, 32, 32}));
+  EXPECT_TRUE(labels.equal(torch::arange(3, torch::kLong)));
+  EXPECT_TRUE(pictures[2].eq(14).all().item<bool>());
+}
+
 TEST(View, IsAResizedCropOfThePicture) {
   data::ViewOptions options;
   options.size = kSize;

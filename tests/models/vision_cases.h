@@ -63,6 +63,11 @@ VisionCases<Options> mixer_cases() {
     add(mixer, mixer, [](auto&) {});
     add(std::string(mixer) + "_residual", mixer, [](auto& o) { o.mixer_residual = "plain"; });
   }
+  for (const char* mixer : {"canon", "dynamic"}) add(mixer, mixer, [](auto&) {});
+  for (const char* residual : {"scale", "gated"}) {
+    add(residual, "context_pool", [&](auto& o) { o.mixer_residual = residual, o.mixer_rank = 3; });
+  }
+  add("taps", "context_pool", [](auto& o) { o.mixer_taps = 3; });
   add("mlp", "context_pool", [](auto& o) { o.pool.predictor = "mlp"; });
   for (const char* weights : {"unnormalized", "uniform", "nonlocal"}) {
     add(weights, "context_pool", [&](auto& o) { o.pool.weights = weights; });
@@ -94,11 +99,10 @@ inline VisionCases<models::VisionTransformerOptions> vision_cases() {
   for (const char* placement : {"after_block", "before_attention"}) {
     add(placement, [&](auto& o) { o.placement = placement; });
   }
-  for (const char* mixer : {"context_pool", "depthwise"}) {
+  for (const char* mixer : {"context_pool", "depthwise", "dynamic"}) {
     add(std::string("row_") + mixer, [&](auto& o) { o.mixer = mixer, o.windows = "row"; });
   }
   add("mean", [](auto& o) { o.readout = "mean"; });
-  add("gated", [](auto& o) { o.mixer_residual = "gated"; });
   return cases;
 }
 

@@ -365,14 +365,23 @@ TEST(ForeignWeights, ThatDoNotFitAreRefusedAndNothingIsChanged) {
   }
   EXPECT_TRUE(torch::equal(model->named_parameters()["norm.weight"], before));
   tensors.pop_back();
-  EXPECT_EQ(models::load_foreign(model, tensors).source, "timm");
+  EXPECT_EQ(models::load_foreign(*model, tensors).source, "timm");
   EXPECT_TRUE(torch::equal(model->named_parameters()["norm.weight"], before + 1));
+  torch::nn::Linear other(2, 2);
+  EXPECT_THROW(models::load_foreign(*other, tensors), c10::ValueError);
 }
 
 TEST(VisionModels, WhatCannotBeBuiltOrReadIsRefused) {
   auto options = small_vision_options<models::VisionTransformerOptions>();
   options.image_size = 13;
   EXPECT_THROW(models::VisionTransformer{options}, c10::ValueError);
+  options.image_size = 12;
+  for (auto* size : {&options.layers, &options.features, &options.feedforward}) {  // as a damaged file might ask
+    const auto kept = std::exchange(*size, int64_t{1} << 40);
+    EXPECT_THROW(models::VisionTransformer{options}, c10::ValueError);
+    EXPECT_THROW(models::cost(options), c10::ValueError);
+    *size = kept;
+  }
   auto of_swin = small_vision_options<models::SwinOptions>();
   for (const char* depths : {"", "2,,2", "2,", "a", "0", "1,1,1,1,1,1,1", "99999999999999999999"}) {
     of_swin.depths = depths;

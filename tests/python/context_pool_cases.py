@@ -50,13 +50,12 @@ def _hash(v: int) -> int:
 
 
 def _drawn(o: dict, tokens: int, causal: bool) -> Tensor:
-    g = torch.eye(tokens, dtype=torch.float64)
     layer = _hash((_hash(o["seed"]) + o["layer"]) % 2**32)
+    sources = []  # on the host: a GPU would launch a kernel for each
     for i in range(tokens):
-        for k in range(8):
-            h = _hash((_hash((layer + i) % 2**32) + k) % 2**32)
-            g[i, h * (i + 1 if causal else tokens) // 2**32] = 1
-    return g
+        among = i + 1 if causal else tokens
+        sources.append([_hash((_hash((layer + i) % 2**32) + k) % 2**32) * among // 2**32 for k in range(8)])
+    return torch.eye(tokens, dtype=torch.float64).scatter(1, torch.tensor(sources), 1)
 
 
 def _channels(o: dict, p: dict[str, Tensor], x: Tensor, causal: bool) -> Tensor:

@@ -201,6 +201,19 @@ def test_pooled_models_start_from_plain_weights(theirs: dict) -> None:
         expect_close(model(images), logits)
 
 
+@torch.no_grad()
+def test_our_own_weights_load_at_another_image_size() -> None:
+    pooled = {**VIT, "mixer": "context_pool", "pool_hidden": 6}
+    small, large = (VisionTransformer.from_options({**pooled, "image_size": size}) for size in (32, 48))
+    randomise(small)
+    report = load_foreign(large, small.state_dict())
+    assert (report.resized, report.kept) == (["pos_embed"], [])
+    name = "blocks.1.context_pool.predictor.conv2.weight"
+    assert torch.equal(large.get_parameter(name), small.get_parameter(name))
+    with pytest.raises(ValueError, match="are for vision models, but this is a Linear"):
+        load_foreign(nn.Linear(2, 2), {})
+
+
 def change(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     rows = {**weights}
     if name == "missing":

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import contextpool
 from pool1d_cases import ALGORITHMS, DTYPES, INF, NAN, Inputs, devices, laid_out, make, weight_dtype
@@ -58,6 +59,28 @@ def test_opcheck_of_the_backward(device: str) -> None:
     inputs = make((2, 20, 13, 4), torch.float32, device)
     dy = torch.ones(2, 13, 4, device=device)
     torch.library.opcheck(OP_BACKWARD, (dy, *inputs), {"causal": True, "algorithm": "auto"})
+
+
+class Names(TorchDispatchMode):
+    """The operators of this package that Python sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        if func.namespace == "contextpool":
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_what_watches_sees_the_public_operator(device: str) -> None:
+    """Also where the forward would keep something for the backward: no mode knows what that is."""
+    leaves = leaves_of(make((2, 20, 13, 4), torch.float32, device))
+    with Names() as names:
+        contextpool.pool1d(*leaves).sum().backward()
+    assert names.seen == ["contextpool.pool1d.default", "contextpool._pool1d_backward.default"]
 
 
 def around(x: Tensor, log_weight: Tensor, sigma: Tensor, causal: bool) -> Tensor:

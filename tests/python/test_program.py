@@ -267,6 +267,7 @@ def bad_inputs() -> list:
         ([*train, "--threads", "2000"], 2, "threads is 2000"),
         ([*train, "--steps", "99999999999999999999"], 2, "--steps is 99999999999999999999, expected a whole number"),
         ([*train, "--steps", "010"], 2, "--steps is 010"),
+        ([*train, "--steps", "many"], 2, "--steps is many, expected a whole number"),
         ([*train, "--seed", "-1"], 2, "seed is -1"),
         ([*train, "--length", "9223372036854775807"], 2, "rows of 9223372036854775807 tokens has more than 1e+17"),
         ([*train, "--checkpoint-minutes", "-1"], 2, "checkpoint-minutes is -1"),

@@ -145,6 +145,21 @@ def test_named_models_have_the_same_options_and_sizes_in_both_languages(names: d
         assert sum(p.numel() for p in model.parameters()) == parameters, name
 
 
+def test_the_table_of_the_docs_is_what_is_counted(names: dict) -> None:
+    def digits(value: float, unit: float) -> str:
+        return f"{value / unit:.{2 if value >= unit else 3}f}"
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "models.md").read_text()
+    plain = [name for name in names if not name.startswith(("cp-", "dw-"))]
+    for name in plain:
+        three = [names[prefix + name] for prefix in ("", "cp-", "dw-")]
+        sizes = ", ".join(digits(row[1], 1e6) for row in three)
+        macs = ", ".join(digits(row[2], 1e9) for row in three[:2])
+        options = three[0][4]
+        row = f"| {name} | {options['image_size']}, {options['classes']} | {sizes} | {macs} | {digits(three[1][3], 1e9)} |"
+        assert row in page, row
+
+
 def count(family: str, name: str, **options: object) -> int:
     with torch.device("meta"):
         model = FAMILIES[family].from_options({**vars(NAMED[family][name]), **options})
@@ -331,6 +346,18 @@ def test_a_pooling_stride_halves_the_map_in_place_of_the_convolution() -> None:
         if mixer == "context_pool":
             assert [tuple(w.sigma.shape) for w in windows] == [(2, 8, 8), (2, 4, 4), (2, 4, 4)]
             assert [tuple(w.log_weight.shape) for w in windows] == [(2, 15, 16), (2, 8, 8), (2, 4, 4)]
+
+
+@torch.no_grad()
+def test_cifar_shortcuts_take_every_second_pixel_and_add_empty_channels() -> None:
+    model = small("resnet", features=4, depths="1,1", mixer_stages=2)
+    block = model.layer2[0]
+    block.bn2.weight.zero_()
+    block.bn2.bias.zero_()  # the branch is 0
+    x = torch.rand(2, 4, 7, 6)
+    expected = torch.zeros(2, 8, 4, 3)
+    expected[:, 2:6] = x[:, :, ::2, ::2]
+    assert torch.equal(block(x), expected)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,14 @@ struct ForeignReport {
   std::vector<std::string> kept;     // the model's own that were not loaded: mixers and a dropped head
 };
 
-// Copies the tensors into the model, converting dtypes and devices. The parameters of mixers, which such files do not
-// have, stay as they are. Unless everything else is there and of the right shape nothing is changed, and
-// c10::ValueError says what is missing, unexpected or of another shape, and where the classes differ.
+// Copies the tensors into the model, converting dtypes and devices. The parameters of mixers stay as they are where a
+// file does not have them, as those of others do not; a file of ours for another image size loads whole. Unless
+// everything else is there and of the right shape nothing is changed, and c10::ValueError says what is missing,
+// unexpected or of another shape, and where the classes differ.
 ForeignReport load_foreign(VisionTransformer& model, const ForeignTensors& tensors, const ForeignOptions& options = {});
 ForeignReport load_foreign(Swin& model, const ForeignTensors& tensors, const ForeignOptions& options = {});
 ForeignReport load_foreign(ResNet& model, const ForeignTensors& tensors, const ForeignOptions& options = {});
+// The same for a model whose family is known at run time only; c10::ValueError if it is none of these.
+ForeignReport load_foreign(torch::nn::Module& model, const ForeignTensors& tensors, const ForeignOptions& options = {});
 
 }  // namespace contextpool::models

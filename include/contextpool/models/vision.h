@@ -48,9 +48,10 @@ class ImageClassifier : public torch::nn::Module {
 // Calls f(name, value, help) for the options of mixers that all families have.
 template <typename Options, typename F>
 void for_each_mixer_option(Options& options, F f) {
-  f("mixer", options.mixer, "none, context_pool, depthwise or another of nn/mixer.h");
+  f("mixer", options.mixer, "none, context_pool, depthwise, canon or dynamic");
   f("mixer_residual", options.mixer_residual, "of the mixer: none, plain, scale or gated; empty: the mixer's own");
-  f("mixer_taps", options.mixer_taps, "side of the mixer's convolution; 0: the mixer's own, 3 for depthwise");
+  f("mixer_taps", options.mixer_taps,
+    "side of the mixer's convolution; 0: its own, 3 x 3, and none beside ContextPool");
   f("mixer_rank", options.mixer_rank, "of what depends on the context, in gated residuals and in dynamic");
   f("mixer_heads", options.mixer_heads,
     "of dynamic: slices of the features that share a kernel; 0: a low rank instead");

@@ -230,7 +230,7 @@ def parse_depths(who: str, text: str, most: int = 6) -> list[int]:
     parts = text.split(",")
     if len(parts) > most or not all(p.isascii() and p.isdigit() and 1 <= int(p) <= 1000 for p in parts):
         raise ValueError(
-            f"{who}: depths must be the numbers of blocks of 1 or more stages from 1 to 1000, as in "
+            f"{who}: depths must be the numbers of blocks of 1 or more stages, from 1 to 1000, as in "
             f'"2,2,6,2", but are "{text}"'
         )
     return [int(p) for p in parts]

@@ -170,9 +170,9 @@ def load_foreign(
     """Copies the tensors into the model, converting dtypes and devices. Position tables of another image size are
     resized.
 
-    The parameters of mixers, which such files do not have, stay as they are. Unless everything else is there and of the
-    right shape nothing is changed, and ValueError says what is missing, unexpected or of another shape, and where the
-    classes differ.
+    The parameters of mixers stay as they are where a file does not have them, as those of others do not; a file of ours
+    for another image size loads whole. Unless everything else is there and of the right shape nothing is changed, and
+    ValueError says what is missing, unexpected or of another shape, and where the classes differ.
 
     Args:
         weights: tensors by name (a state_dict), or the path of a safetensors file.
@@ -191,8 +191,10 @@ def load_foreign(
         family, tables, heads = "vision transformer", _VISION_TRANSFORMER, ("head.", "head_dist.")
     elif isinstance(model, Swin):
         family, tables, heads = "Swin", _SWIN, ("head.",)
-    else:
+    elif isinstance(model, ResNet):
         family, tables, heads = "ResNet", _RESNET, ("fc.",)
+    else:
+        raise ValueError(f"{who}: the weights of others are for vision models, but this is a {type(model).__name__}")
     source, tensors = _rename(tables, weights)
     report = ForeignReport(source)
     if drop_head:

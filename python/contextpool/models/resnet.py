@@ -138,8 +138,8 @@ class _Block(nn.Module):
         for i in range(1, self.convolutions + 1):
             branch = self.get_submodule(f"bn{i}")(self.get_submodule(f"conv{i}")(branch))
             if i < self.convolutions:
-                branch = F.relu(branch)
-        return F.relu(self._shortcut(x) + drop_path(branch, self.drop, self.training))
+                branch = F.relu(branch, inplace=True)
+        return F.relu(self._shortcut(x) + drop_path(branch, self.drop, self.training), inplace=True)
 
     def _shortcut(self, x: Tensor) -> Tensor:
         if self.downsample is not None:
@@ -243,7 +243,7 @@ class ResNet(nn.Module):
 
     def _run(self, images: Tensor, windows: list[Windows] | None) -> Tensor:
         check_images(_WHO, images)
-        x = F.relu(self.bn1(self.conv1(images)))
+        x = F.relu(self.bn1(self.conv1(images)), inplace=True)
         if self.options.kind == "imagenet":
             x = F.max_pool2d(x, 3, 2, 1)
         for name, end in zip(self._stages, self.ends, strict=True):

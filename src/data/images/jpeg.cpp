@@ -94,18 +94,19 @@ class Jpeg final : public ImageDecoder::Source {
     start(denominator);
     const auto rows = static_cast<std::int64_t>(jpeg_.output_height);
     const bool whole = box.width == static_cast<std::int64_t>(jpeg_.output_width);
-    const auto skipped = whole ? 0 : narrow(box);  // columns before the box in the rows that come
+    const bool all = whole || is_smoothed();
+    const auto skipped = all ? box.left : narrow(box);  // columns before the box in the rows that come
     Image image(box.width, box.height);
     std::vector<std::uint8_t> line(static_cast<std::size_t>(jpeg_.output_width) * jpeg_.output_components);
     // Rows go straight to where they belong if they are what is wanted.
     const bool direct = whole && jpeg_.output_components == kColours;
     guarded([&] {
-      if (box.top > 0) jpeg_skip_scanlines(&jpeg_, static_cast<JDIMENSION>(box.top));
-      for (std::int64_t y = 0; y < box.height;) {
-        JSAMPROW row = direct ? image.row(y) : line.data();
+      if (!is_smoothed() && box.top > 0) jpeg_skip_scanlines(&jpeg_, static_cast<JDIMENSION>(box.top));
+      for (auto y = static_cast<std::int64_t>(jpeg_.output_scanline); y < box.top + box.height; ++y) {
+        const bool wanted = y >= box.top;
+        JSAMPROW row = wanted && direct ? image.row(y - box.top) : line.data();
         if (jpeg_read_scanlines(&jpeg_, &row, 1) != 1) ERREXIT(&jpeg_, JERR_INPUT_EOF);
-        if (!direct) take_row(line.data(), skipped, image.row(y), box.width);
-        ++y;
+        if (wanted && !direct) take_row(line.data(), skipped, image.row(y - box.top), box.width);
       }
       // After the last row, what ends the file is read as well; damage there is damage. Else the rest is left alone.
       if (box.top + box.height == rows) {
@@ -148,6 +149,16 @@ class Jpeg final : public ImageDecoder::Source {
       jpeg_.progress = &progress_;
       jpeg_start_decompress(&jpeg_);
     });
+  }
+
+  // Of a progressive picture whose last scans are missing, blocks are smoothed by their neighbours: a crop needs them.
+  bool is_smoothed() const {
+    constexpr int kLooked = 10;  // at so many coefficients
+    if (!jpeg_.progressive_mode || !jpeg_.do_block_smoothing || jpeg_.coef_bits == nullptr) return false;
+    for (int c = 0; c < jpeg_.num_components; ++c)
+      for (int k = 1; k < kLooked; ++k)
+        if (jpeg_.coef_bits[c][k] != 0) return true;
+    return false;
   }
 
   // Decodes only the columns of the box and what their edges depend on; the left one moves to the edge of a block.

@@ -1,5 +1,6 @@
 #include "contextpool/data/images/loader.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -114,6 +115,14 @@ std::vector<BrokenPicture> load_for_evaluation(const PictureCollection& pictures
       target.put(r, -1, [&](std::uint8_t* out) { std::fill_n(out, kColours * options.size * options.size, 0); });
     }
   });
+}
+
+LabelledTensors as_tensors(LabelledBytes records) {
+  const auto count = records.size();
+  const auto owner = std::make_shared<LabelledBytes>(std::move(records));
+  const auto keep = [owner](void*) {};  // until the last tensor goes
+  return {at::from_blob(owner->pixels.data(), {count, kColours, kCifarSide, kCifarSide}, keep, at::kByte),
+          at::from_blob(owner->labels.data(), {count}, keep, at::kLong)};
 }
 
 }  // namespace contextpool::data

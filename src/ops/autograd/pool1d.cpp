@@ -1,8 +1,9 @@
-// Differentiation of pool1d: the forward saves its three inputs (on CUDA also the plan it made, unless it is traced,
-// when there is none), the backward is the operator _pool1d_backward.
+// Differentiation of pool1d: the forward saves its three inputs (on CUDA also the plan it made, unless Python watches:
+// what traces sees the public operator only), the backward is the operator _pool1d_backward.
 #include "contextpool/ops/pool1d.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -23,7 +24,8 @@ Pooled pooled(const at::Tensor& x, const at::Tensor& log_weight, const at::Tenso
               std::string_view algorithm) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const bool cuda = x.is_cuda() && log_weight.is_cuda() && sigma.is_cuda();
-  if (!cuda || x.unsafeGetTensorImpl()->is_python_dispatch()) {
+  // Of the plan's size nothing is known without the device, so _pool1d_keep can be neither traced nor faked.
+  if (!cuda || x.unsafeGetTensorImpl()->is_python_dispatch() || c10::impl::dispatch_mode_enabled()) {
     return {pool1d(x, log_weight, sigma, causal, algorithm), {}};
   }
   auto [y, kept] = pool1d_keep(x, log_weight, sigma, causal, algorithm);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "contextpool/data/images/cifar.h"
 #include "contextpool/data/images/collection.h"
 #include "contextpool/data/images/thread_pool.h"
 #include "contextpool/data/images/view.h"
@@ -38,5 +39,12 @@ std::vector<BrokenPicture> load_for_training(const PictureCollection& pictures, 
 std::vector<BrokenPicture> load_for_evaluation(const PictureCollection& pictures, std::span<const PictureRow> rows,
                                                const ViewOptions& options, ThreadPool& pool, const at::Tensor& pixels,
                                                const at::Tensor& labels);
+
+// Records of CIFAR as uint8 [n, 3, 32, 32] and int64 [n], which take over their memory.
+struct LabelledTensors {
+  at::Tensor pictures;
+  at::Tensor labels;
+};
+LabelledTensors as_tensors(LabelledBytes records);
 
 }  // namespace contextpool::data

@@ -1,0 +1,128 @@
+"""Classifiers of pictures through the program: trained on generated shapes and on folders, resumed, scored, used."""
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+
+from program import call, contextpool_says, log
+
+image = pytest.importorskip("PIL.Image", reason="this Python has no Pillow")
+
+SMALL = ["--model", "cp-resnet-20", "--features", 4, "--depths", "1,1,1", "--pool-hidden", 4, "--device", "cpu", "--threads", 1]
+SGD = ["--optimizer", "sgd", "--lr", 0.1, "--weight-decay", 5e-4, "--schedule", "cosine"]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("shapes") / "run"
+    flags = [*SMALL, *SGD, "--data", "shapes", "--batch", 64, "--steps", 120, "--checkpoint-every", 60, "--ema", 0.9]
+    contextpool_says("train", "--run", run, *flags, "--dev-images", 500, "--mixup", 0.2, "--label-smoothing", 0.1)
+    return run
+
+
+def test_a_small_network_learns_the_shapes(shapes: Path) -> None:
+    lines = log(shapes)
+    assert lines[-1]["images"] == 120 * 64
+    assert lines[-1]["dev_accuracy"] > 0.3, "chance is 0.1"
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_the_score_is_of_the_average_with_its_buffers(shapes: Path, tmp_path: Path) -> None:
+    score = json.loads(contextpool_says("eval", "--run", shapes, "--split", "dev", "--json"))
+    assert score["images"] == 500 and score["top1"] == log(shapes)[-1]["dev_accuracy"]
+    assert score["top5"] >= score["top1"]
+    contextpool_says("eval", "--run", shapes, "--per-class", tmp_path / "classes.json")
+    classes = json.loads((tmp_path / "classes.json").read_text())
+    assert len(classes) == 10 and sum(c["images"] for c in classes) == 2000
+
+
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    flags = [*SMALL, *SGD, "--data", "shapes", "--batch", 48, "--checkpoint-every", 100, "--erase", 0.3]
+    contextpool_says("train", "--run", tmp_path / "whole", *flags, "--steps", 9, "--dev-images", 100)
+    contextpool_says("train", "--run", tmp_path / "parts", *flags, "--steps", 4, "--dev-images", 100, "--schedule", "constant")
+    contextpool_says("train", "--run", tmp_path / "one", *flags, "--steps", 9, "--dev-images", 100, "--schedule", "constant")
+    contextpool_says("train", "--run", tmp_path / "parts", "--resume", "--steps", 9, "--loaders", 3)
+    last = "checkpoints/step-9/model.safetensors"
+    assert (tmp_path / "parts" / last).read_bytes() == (tmp_path / "one" / last).read_bytes()
+    assert (tmp_path / "parts" / last).read_bytes() != (tmp_path / "whole" / last).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reddish and bluish pictures of many sizes, one of them broken."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = numpy.random.default_rng(0)
+    for split, count in (("train", 12), ("val", 6)):
+        for name, channel in (("red", 0), ("blue", 2)):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 100, (int(random.integers(20, 90)), int(random.integers(20, 90)), 3))
+                pixels[..., channel] += 150
+                picture = image.fromarray(pixels.astype("uint8"))
+                picture.save(folder / split / name / f"{i}.{'png' if i % 2 else 'jpg'}")
+    (folder / "train/red/broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+    return folder
+
+
+FOLDER = [*SMALL, "--image-size", 32, "--batch", 8, "--steps", 30, "--lr", 1e-2, "--min-area", 0.5]
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("folder") / "run"
+    flags = ["--rand-augment", "rand-m3-mstd0.5-inc1", "--loaders", 2, "--checkpoint-every", 15]
+    said = contextpool_says("train", "--run", run, "--data", folder, *FOLDER, *flags)
+    assert "broken.jpg" in said
+    return run
+
+
+def test_a_folder_of_pictures_becomes_a_classifier(trained: Path, folder: Path) -> None:
+    assert json.loads(contextpool_says("eval", "--run", trained, "--json"))["top1"] > 0.9
+    said = contextpool_says("classify", "--run", trained, folder / "val/red/0.jpg", folder / "val/blue/1.png", "--top", 1)
+    first, second = said.splitlines()
+    assert ":  red " in first and ":  blue " in second
+
+
+def test_a_broken_picture_does_not_hide_the_others(trained: Path, folder: Path) -> None:
+    done = call("classify", "--run", trained, folder / "train/red/broken.jpg", folder / "val/blue/0.jpg")
+    assert done.returncode == 1 and "broken.jpg" in done.stderr and "val/blue/0.jpg:  blue" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words, status, expected",
+    [
+        (["--data", "EMPTY"], 1, "no pictures found"),
+        (["--data", "ONE"], 1, "pictures of one class only"),
+        (["--data", "MISSING"], 1, "no pictures found"),
+        (["--data", "SHORT"], 1, "data_batch_1.bin"),
+        (["--data", "shapes", "--image-size", 64], 1, "give it --image-size 32"),
+        (["--data", "shapes", "--label-smoothing", 2], 2, "label-smoothing is 2"),
+        (["--data", "shapes", "--rand-augment", "random"], 2, "random"),
+        (["--data", "shapes", "--accumulate", 99], 2, "accumulate is 99"),
+        (["--data", "shapes", "--dev-images", 10_000_000], 1, "expected"),
+    ],
+)
+def test_bad_data_are_one_clear_line(words: list[object], status: int, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "EMPTY").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "ONE" / split / "cat").mkdir(parents=True)
+        image.new("RGB", (40, 40)).save(tmp_path / "ONE" / split / "cat/a.png")
+    (tmp_path / "SHORT").mkdir()
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        (tmp_path / "SHORT" / name).write_bytes(b"\0" * 1000)
+    names = {"EMPTY", "ONE", "MISSING", "SHORT"}
+    flags = [tmp_path / w if w in names else w for w in words]
+    done = call("train", "--run", tmp_path / "run", "--model", "resnet-20", "--steps", 1, "--device", "cpu", "--batch", 8, *flags)
+    assert done.returncode == status, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and expected in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_another_family_is_refused_by_name(shapes: Path, folder: Path) -> None:
+    file = next((shapes / "checkpoints").glob("step-120")) / "model.safetensors"
+    done = call("generate", "--checkpoint", file)
+    assert done.returncode == 1 and 'family "resnet"; expected a "language_model"' in done.stderr
+    done = call("eval", "--checkpoint", file, "--data", folder)
+    assert done.returncode == 1 and "are not those of the model" in done.stderr
