@@ -63,7 +63,7 @@ void for_each_option(Options& options, F f) {
     "heads of the upper half that skip 1, 2, then 3 tokens between two they see");
   f("span_limit", options.span_limit, "tokens that an adaptive span can reach");
   f("span_loss", options.span_loss, "training loss of a token of adaptive span, the mean over layers and heads");
-  f("mixer", options.mixer, "none, context_pool, depthwise, canon or dynamic: in one place, which is");
+  f("mixer", options.mixer, "none, context_pool, depthwise, canon or dynamic, in one place");
   f("placement", options.placement, "of the mixer: after_attention, after_block or before_attention");
   f("mix", options.mix.places,
     "mixers by place (docs/mixers.md), as A=canon,C=canon,O=context_pool, instead of mixer and placement");

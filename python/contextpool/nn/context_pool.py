@@ -256,6 +256,7 @@ class ContextPool1d(_ContextPool):
     def forward_with_windows(
         self, x: Tensor, *, mask: Tensor | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, Windows | None]:
+        """:meth:`forward` with return_windows, as for every mixer."""
         return self(x, mask=mask, return_windows=True, context=context)
 
     def step(
@@ -450,11 +451,13 @@ class ContextPool2d(_ContextPool):
     def forward_with_windows(
         self, x: Tensor, *, mask: Tensor | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, Windows | None]:
+        """:meth:`forward` with return_windows, as for every mixer."""
         return self(x, mask=mask, return_windows=True, context=context)
 
     def step(
         self, x: Tensor, cache: MixerCache, mask: Tensor | None = None, *, context: Tensor | None = None
     ) -> Tensor:
+        """A map ``[B, C, H, W]`` has no order, so it has no steps: ValueError."""
         raise ValueError("ContextPool2d: a map has no order, so it has no steps")
 
     def _check_input(self, x: Tensor) -> None:
