@@ -36,13 +36,12 @@ struct Candidate {
   int64_t row, symbol;
 };
 
-// Scores [n, m] as integers [n, m] that are all different: in the order of the scores, then of the indices from the
-// last to the first. So the largest are well defined, whichever way a device finds them.
-Tensor sortable(const Tensor& scores) {
+// Scores, with the places of their symbols among all of a sentence's, as integers that are all different: in the order
+// of the scores, then of the places from the last to the first. So the largest are well defined.
+Tensor sortable(const Tensor& scores, const Tensor& places) {
   const auto bits = scores.view(torch::kInt32);
   const auto order = bits.bitwise_xor(bits.bitwise_right_shift(31).bitwise_and(kAllButSign));
-  const auto from_end = kLowBits - torch::arange(scores.size(1), scores.options().dtype(torch::kInt64));
-  return order.to(torch::kInt64).bitwise_left_shift(32).bitwise_or(from_end);
+  return order.to(torch::kInt64).bitwise_left_shift(32).bitwise_or(kLowBits - places);
 }
 
 Candidate candidate_of(int64_t key, int64_t vocabulary) {
@@ -78,26 +77,24 @@ class Search {
 
   // The likeliest continuations of each sentence, in order; those that cannot be are left out.
   std::vector<std::vector<Candidate>> likeliest(int64_t length) {
-    const auto count = static_cast<int64_t>(sentences_.size());
-    auto scores = decoder_.step(torch::tensor(rows_, torch::kInt64).to(task_.device)).to(torch::kFloat32);
-    const auto vocabulary = scores.size(1);
+    const auto logits = decoder_.step(torch::tensor(rows_, torch::kInt64).to(task_.device));
+    const auto vocabulary = logits.size(1);
     TORCH_CHECK_VALUE(options_.beam * vocabulary <= kLowBits, "beam search: a beam of ", options_.beam,
                       " is too large for ", vocabulary, " symbols");
     TORCH_CHECK_VALUE(task_.end >= 0 && task_.end < vocabulary, "beam search: the end symbol is ", task_.end,
                       ", but the model knows 0 to ", vocabulary - 1);
-    scores = scores.log_softmax(1) + so_far();
-    const auto wrong = scores.select(1, 0).isnan().any().to(torch::kInt64);  // a NaN in a row makes all of it so
+    auto logs = logits.to(torch::kFloat32).log_softmax(1);
+    const auto wrong = logs.select(1, 0).isnan().any();  // a NaN in a row makes all of it so
     if (const auto must_end = at_the_limit(length)) {
-      const auto others = torch::arange(vocabulary, scores.options().dtype(torch::kInt64)) != task_.end;
-      scores = scores.masked_fill(must_end->unsqueeze(1) & others, kNone);
+      const auto others = torch::arange(vocabulary, logs.options().dtype(torch::kInt64)) != task_.end;
+      logs = logs.masked_fill(must_end->unsqueeze(1) & others, kNone);
     }
-    scores = scores.view({count, options_.beam * vocabulary});
-    const auto wanted = std::min(options_.beam == 1 ? 1 : 2 * options_.beam, scores.size(1));
-    const auto found = std::get<0>(sortable(scores).topk(wanted, 1));
-    const auto here = torch::cat({found.flatten(), wrong.unsqueeze(0)}).cpu();
-    const auto* key = here.data_ptr<int64_t>();
-    TORCH_CHECK(key[count * wanted] == 0, "beam search: the model's logits are NaN");
-    std::vector<std::vector<Candidate>> candidates(count);
+    const auto wanted = std::min(options_.beam == 1 ? 1 : 2 * options_.beam, options_.beam * vocabulary);
+    auto found = keys_of_best(logs, wanted, wrong);
+    TORCH_CHECK(found[-1].item<int64_t>() == 0, "beam search: the model's logits are NaN");
+    if (found[-2].item<int64_t>() != 0) found = keys_of_all(logs, wanted);
+    const auto* key = found.data_ptr<int64_t>();
+    std::vector<std::vector<Candidate>> candidates(sentences_.size());
     for (auto& list : candidates) {
       for (int64_t i = 0; i < wanted; ++i) {
         const auto candidate = candidate_of(*key++, vocabulary);
@@ -105,6 +102,36 @@ class Search {
       }
     }
     return candidates;
+  }
+
+  // The largest keys of each sentence, in order, on the host; then whether a symbol was left out that is as likely as
+  // the last of its row that was not, and whether something was wrong. Only the likeliest symbols of each row are
+  // looked at.
+  Tensor keys_of_best(const Tensor& logs, int64_t wanted, const Tensor& wrong) const {
+    const auto vocabulary = logs.size(1), most = std::min(wanted, vocabulary);
+    const auto [value, symbol] = logs.topk(std::min(most + 1, vocabulary), 1);
+    auto tie = torch::zeros({}, wrong.options());
+    if (most < vocabulary) {
+      const auto last = value.select(1, most - 1);
+      tie = ((last == value.select(1, most)) & (last > kNone)).any();
+    }
+    const auto row = torch::arange(options_.beam, symbol.options()).repeat({static_cast<int64_t>(sentences_.size())});
+    const auto place = (row * vocabulary).unsqueeze(1) + symbol.narrow(1, 0, most);
+    const auto keys = sortable(value.narrow(1, 0, most) + so_far(), place);
+    const auto largest = std::get<0>(by_sentence(keys).topk(wanted, 1));
+    return torch::cat({largest.flatten(), torch::stack({tie, wrong}).to(torch::kInt64)}).cpu();
+  }
+
+  // The same by a look at every symbol, so that ties are ranked by symbol whichever way a device finds the largest.
+  Tensor keys_of_all(const Tensor& logs, int64_t wanted) const {
+    const auto place = torch::arange(options_.beam * logs.size(1), logs.options().dtype(torch::kInt64));
+    const auto keys = sortable(by_sentence(logs + so_far()), place);
+    return std::get<0>(keys.topk(wanted, 1)).flatten().cpu();
+  }
+
+  // Of rows [rows, n] those of each sentence beside each other, [sentences, beam n].
+  Tensor by_sentence(const Tensor& x) const {
+    return x.reshape({static_cast<int64_t>(sentences_.size()), options_.beam * x.size(1)});
   }
 
   // The log-probabilities of all rows, [rows, 1].

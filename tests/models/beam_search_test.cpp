@@ -204,6 +204,16 @@ TEST(BeamSearch, RanksEqualsByTheirSymbols) {
   EXPECT_EQ(got[3].tokens, (Symbols{0, 0})) << "{3} and its end came ninth";
 }
 
+TEST(BeamSearch, RanksEqualsAmongManyByTheirSymbols) {
+  const auto even = [](int64_t, const Symbols&) { return (torch::arange(4000) == 3999).to(torch::kFloat32); };
+  const auto got = search_one(even, 0, 2, {.beam = 4, .alpha = 0, .n_best = 4});
+  ASSERT_EQ(got.size(), 4U);
+  EXPECT_EQ(got[0].tokens, Symbols{});
+  EXPECT_EQ(got[1].tokens, Symbols{3999});
+  EXPECT_EQ(got[2].tokens, Symbols{0});
+  EXPECT_EQ(got[3].tokens, Symbols{1});
+}
+
 TEST(BeamSearch, RefusesWhatCannotBe) {
   const auto with = [](const BeamSearchOptions& options) { return search_one(random_logits, 0, 3, options); };
   EXPECT_THROW(with({.beam = 0}), c10::ValueError);

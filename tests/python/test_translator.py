@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from contextpool.models import BeamSearchOptions, Hypothesis, Translator, TranslatorOptions, label_smoothed_loss
 from contextpool.models.beam_search import BeamDecoder, beam_search
+from program import ROOT
 
 pytest.importorskip("safetensors")
 from safetensors import safe_open
@@ -177,13 +179,29 @@ def exhaustive(sentence: int, longest: int, alpha: float) -> list[Hypothesis]:
     return sorted(found, key=lambda h: -h.score)
 
 
-def test_a_wide_beam_finds_what_an_exhaustive_search_finds() -> None:
-    options = BeamSearchOptions(beam=81, n_best=10)
+@pytest.mark.parametrize("alpha", (0.0, 0.6, 3.0))
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(alpha: float) -> None:
+    options = BeamSearchOptions(beam=81, alpha=alpha, n_best=10)
     found = beam_search(MadeUp([0, 1], 81), [5, 4], 2, 1, options)
     for sentence, longest in ((0, 5), (1, 4)):
-        best = exhaustive(sentence, longest, 0.6)[:10]
+        best = exhaustive(sentence, longest, alpha)[:10]
         assert [h.tokens for h in found[sentence]] == [h.tokens for h in best]
         assert [h.score for h in found[sentence]] == pytest.approx([h.score for h in best], abs=1e-5)
+
+
+class Even(BeamDecoder):
+    """Of 4000 symbols the last likelier than the others, which are equals."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return (torch.arange(4000) == 3999).float().expand(len(tokens), -1)
+
+    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
+        pass
+
+
+def test_equals_are_ranked_by_their_symbols() -> None:
+    (found,) = beam_search(Even(), [2], 2, 1, BeamSearchOptions(beam=4, alpha=0.0, n_best=4))
+    assert [h.tokens for h in found] == [[], [3999], [0], [2]]
 
 
 def test_a_beam_of_one_is_greedy() -> None:
@@ -233,6 +251,14 @@ def test_it_learns_to_reverse() -> None:
     (found,) = model.translate([[3, 8, 4]])
     assert found[0].tokens == [4, 8, 3]
     assert model.training
+
+
+def test_the_benchmark_of_decoding_runs() -> None:
+    command = ["bench/decode.py", "--all", "--mixer", "context_pool", "--beams", "1", "2"]
+    command += ["--batch", "2", "--length", "6", "--vocabulary", "50"]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| beam | cached, s |" in done.stdout
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@
 //   canon          x + DW(x), a short one without bias that starts as torch starts convolutions
 //   dynamic        x + sum_k (w_k + v_k(h)) x_(i - left + k), whose taps depend on the context h as well
 //
-// and, for depthwise and context_pool, as `residual` says, with M(x) the above and c_i in R^features:
+// and, for depthwise and context_pool, as `residual` says, with M(x) the above, s [features] and h the context:
 //
 //   none  M(x)      plain  x + M(x)      scale  x + s M(x)      gated  x + (s + up(down(h))) M(x)
 //
-// context_pool with taps adds a short depthwise convolution beside it: T(x) + s CP(x) and so on. Rows are
+// context_pool with taps has a short depthwise convolution T beside it: x + T(x) + s CP(x) and so on. Rows are
 // [B, N, features], causal or centred; maps are [B, features, H, W], centred. docs/mixers.md compares them.
 //
 // A new mixer is one file in src/nn/mixers/ and one line in the table of src/nn/mixer.cpp (and the same in Python).

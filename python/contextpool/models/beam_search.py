@@ -136,25 +136,51 @@ class _Search:
     def _likeliest(self, length: int) -> list[list[tuple[float, int, int]]]:
         """Of each sentence the likeliest continuations in order: log-probability, row and symbol."""
         beam = self.options.beam
-        scores = self.decoder.step(torch.tensor(self.last, device=self.device)).float()
-        vocabulary = scores.shape[1]
+        logits = self.decoder.step(torch.tensor(self.last, device=self.device))
+        vocabulary = logits.shape[1]
         if not 0 <= self.end < vocabulary:
             raise ValueError(f"beam search: the end symbol is {self.end}, but the model knows 0 to {vocabulary - 1}")
         if beam * vocabulary > _LOW_BITS:
             raise ValueError(f"beam search: a beam of {beam} is too large for {vocabulary} symbols")
-        scores = scores.log_softmax(1) + self._so_far()
-        wrong = scores[:, 0].isnan().any().long()  # a NaN in a row makes all of it so
+        logs = logits.float().log_softmax(1)
+        wrong = logs[:, 0].isnan().any()  # a NaN in a row makes all of it so
         if any(sentence.longest <= length for sentence in self.sentences):
             last = [sentence.longest <= length for sentence in self.sentences for _ in range(beam)]
-            others = torch.arange(vocabulary, device=scores.device) != self.end
-            scores = scores.masked_fill(torch.tensor(last, device=scores.device).unsqueeze(1) & others, -math.inf)
-        scores = scores.view(len(self.sentences), beam * vocabulary)
-        wanted = min(1 if beam == 1 else 2 * beam, scores.shape[1])
-        keys = _sortable(scores).topk(wanted, 1).values
-        *found, bad = torch.cat((keys.flatten(), wrong.unsqueeze(0))).cpu()
+            others = torch.arange(vocabulary, device=logs.device) != self.end
+            logs = logs.masked_fill(torch.tensor(last, device=logs.device).unsqueeze(1) & others, -math.inf)
+        wanted = min(1 if beam == 1 else 2 * beam, beam * vocabulary)
+        found = self._keys_of_best(logs, wanted, wrong)
+        keys, (tie, bad) = found[:-2], found[-2:].tolist()
         if bad:
             raise ValueError("beam search: the model's logits are NaN")
-        return self._candidates(torch.stack(found).view(-1, wanted), vocabulary)
+        if tie:
+            keys = self._keys_of_all(logs, wanted)
+        return self._candidates(keys.view(-1, wanted), vocabulary)
+
+    def _keys_of_best(self, logs: Tensor, wanted: int, wrong: Tensor) -> Tensor:
+        """The largest keys of each sentence, in order, on the host; then whether a symbol was left out that is as likely
+        as the last of its row that was not, and whether something was wrong. Only the likeliest symbols of each row are
+        looked at."""
+        beam, vocabulary = self.options.beam, logs.shape[1]
+        most = min(wanted, vocabulary)
+        value, symbol = logs.topk(min(most + 1, vocabulary), 1)
+        tie = torch.zeros_like(wrong)
+        if most < vocabulary:
+            tie = ((value[:, most - 1] == value[:, most]) & (value[:, most] > -math.inf)).any()
+        row = torch.arange(beam, device=logs.device).repeat(len(self.sentences))
+        place = (row * vocabulary).unsqueeze(1) + symbol[:, :most]
+        keys = self._by_sentence(_sortable(value[:, :most] + self._so_far(), place))
+        return torch.cat((keys.topk(wanted, 1).values.flatten(), torch.stack((tie, wrong)).long())).cpu()
+
+    def _keys_of_all(self, logs: Tensor, wanted: int) -> Tensor:
+        """The same by a look at every symbol, so that ties are ranked by symbol whichever way a device finds the
+        largest."""
+        places = torch.arange(self.options.beam * logs.shape[1], device=logs.device)
+        return _sortable(self._by_sentence(logs + self._so_far()), places).topk(wanted, 1).values.flatten().cpu()
+
+    def _by_sentence(self, x: Tensor) -> Tensor:
+        """Of rows ``[rows, n]`` those of each sentence beside each other, ``[sentences, beam n]``."""
+        return x.reshape(len(self.sentences), self.options.beam * x.shape[1])
 
     @staticmethod
     def _candidates(keys: Tensor, vocabulary: int) -> list[list[tuple[float, int, int]]]:
@@ -220,10 +246,9 @@ class _Search:
             self.decoder.select(torch.tensor(rows, device=self.device), chosen)
 
 
-def _sortable(scores: Tensor) -> Tensor:
-    """Scores ``[n, m]`` as integers that are all different: in the order of the scores, then of the indices from the
-    last to the first. So the largest are well defined, whichever way a device finds them."""
+def _sortable(scores: Tensor, places: Tensor) -> Tensor:
+    """Scores, with the places of their symbols among all of a sentence's, as integers that are all different: in the
+    order of the scores, then of the places from the last to the first. So the largest are well defined."""
     bits = scores.view(torch.int32)
     order = bits ^ ((bits >> 31) & _ALL_BUT_SIGN)
-    from_end = _LOW_BITS - torch.arange(scores.shape[1], device=scores.device)
-    return (order.long() << 32) | from_end
+    return (order.long() << 32) | (_LOW_BITS - places)

@@ -386,7 +386,7 @@ class Translator(nn.Module):
                 # A batch of empty sentences is what it looks like.
                 warnings.filterwarnings("ignore", message=".*mask has no real token")
                 encoded = self.encode(tokens, torch.tensor(lengths, device=device))
-                decoder = (_Cached if options.cached else _Uncached)(self, encoded, options.beam)
+                decoder = (CachedDecoder if options.cached else UncachedDecoder)(self, encoded, options.beam)
                 return beam_search(decoder, longest, o.begin, o.end, options, device)
         finally:
             self.train(training)
@@ -410,7 +410,9 @@ class Translator(nn.Module):
         return F.linear(self.decoder_norm(x), self.token.weight if self.head is None else self.head.weight)
 
 
-class _Cached(BeamDecoder):
+class CachedDecoder(BeamDecoder):
+    """Beam search over a translator: a step for each symbol, with caches that the hypotheses of a sentence share."""
+
     def __init__(self, model: Translator, source: EncodedSource, beam: int) -> None:
         self.model, self.cache = model, model.start(source)
         self.cache.repeat(beam)
@@ -422,8 +424,8 @@ class _Cached(BeamDecoder):
         self.cache.reorder(rows, sentences)
 
 
-class _Uncached(BeamDecoder):
-    """Every step from the beginning."""
+class UncachedDecoder(BeamDecoder):
+    """The same without caches: every step runs over all symbols so far. Slow; for checking."""
 
     def __init__(self, model: Translator, source: EncodedSource, beam: int) -> None:
         self.model, self.target = model, torch.empty(0)
