@@ -92,7 +92,7 @@ int eval(const Arguments& arguments) {
   {
     std::optional<Progress> progress;
     request.progress = [&](std::int64_t done, std::int64_t all) {
-      if (!progress) progress.emplace("scored", kind.unit());
+      if (!progress) progress.emplace("scored", kind.eval_unit());
       (*progress)(done, all);
     };
     result = kind.evaluate(request);

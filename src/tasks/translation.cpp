@@ -54,6 +54,7 @@ class TranslationKind : public TaskKind {
     return std::make_unique<Translation>(typed<TranslatorOptions>(model_options), typed<TranslationOptions>(options));
   }
   OptionList eval_options() const override { return translation_eval_options(); }
+  std::string eval_unit() const override { return "sentences"; }
   std::string option_without_model() const override { return "hypotheses"; }
   void check_eval(const EvalRequest& request) const override { check_translation_eval(request); }
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_translation(request); }

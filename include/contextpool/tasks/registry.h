@@ -55,6 +55,7 @@ class TaskKind {
   virtual OptionList eval_options() const = 0;
   // The option of evaluation with which no model is needed; none by default.
   virtual std::string option_without_model() const { return ""; }
+  virtual std::string eval_unit() const { return unit(); }  // what its progress counts
   // Throws as soon as the options alone are wrong.
   virtual void check_eval(const EvalRequest& /*request*/) const {}
   virtual EvalResult evaluate(const EvalRequest& request) const = 0;
