@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers of untrusted files for FUZZ_SECONDS (60) each, or those named (safetensors, jpeg, png, archives),
-# from small files made by tests/fuzz/seeds.py and what earlier runs found worth keeping (build-fuzz/corpus). Fails, leaving the input in build-fuzz, if anything is found.
+# Fuzzes the parsers of untrusted files for FUZZ_SECONDS (60) each, or those named (safetensors, text, jpeg, png,
+# archives), from small files made by tests/fuzz/seeds.py and what earlier runs found worth keeping (build-fuzz/corpus).
+# Fails, leaving the input in build-fuzz, if anything is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh fuzz
@@ -15,7 +16,7 @@ fuzz() { # NAME LONGEST_INPUT OPTIONS...
   build-fuzz/"$1"_fuzz -max_total_time="${FUZZ_SECONDS:-60}" -max_len="$2" -timeout=10 -rss_limit_mb=2048 \
     -artifact_prefix=build-fuzz/"$1"- -print_final_stats=1 "${@:3}" "$corpus" build-fuzz/seeds/"$1"
 }
-for name in ${*:-safetensors jpeg png archives}; do
+for name in ${*:-safetensors text jpeg png archives}; do
   case $name in
   safetensors) fuzz safetensors 4096 -dict=tests/fuzz/safetensors.dict ;;
   archives) fuzz archives 8192 ;; # two records of CIFAR, sixteen blocks of tar

@@ -44,6 +44,7 @@ if [ "${1:-}" = fuzz ]; then
   need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | clang++-19 -E -x c++ -'
   need libjpeg62-turbo-dev sh -c 'printf "#include <stdio.h>\n#include <jpeglib.h>\n" | clang++-19 -E -x c++ -'
   need libpng-dev sh -c 'echo "#include <png.h>" | clang++-19 -E -x c++ -'
+  need zlib1g-dev sh -c 'echo "#include <zlib.h>" | clang++-19 -E -x c++ -'
   install_missing
   exit
 fi
@@ -63,6 +64,8 @@ need nlohmann-json3-dev sh -c 'echo "#include <nlohmann/json.hpp>" | g++ -E -x c
 need libtomlplusplus-dev sh -c 'echo "#include <toml++/toml.h>" | g++ -std=c++20 -E -x c++ -'
 need libjpeg62-turbo-dev sh -c 'printf "#include <stdio.h>\n#include <jpeglib.h>\n" | g++ -E -x c++ -'
 need libpng-dev sh -c 'echo "#include <png.h>" | g++ -E -x c++ -'
+need zlib1g-dev sh -c 'echo "#include <zlib.h>" | g++ -E -x c++ -'
+need libsentencepiece-dev sh -c 'echo "#include <sentencepiece_trainer.h>" | g++ -E -x c++ -'
 need python3-venv "$python" -c 'import ensurepip'
 need python3-dev "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 install_missing

@@ -76,8 +76,8 @@ void Progress::operator()(std::int64_t done, std::int64_t all) {
   const auto now = steady_clock::now();
   if (now - last_ < (terminal_ ? kRefresh : kPlainRefresh)) return;
   last_ = now;
-  auto line = verb_ + " " + std::to_string(done) + "/" + std::to_string(all) + " " + unit_;
-  if (done > 0) {
+  auto line = verb_ + " " + std::to_string(done) + (all > 0 ? "/" + std::to_string(all) : "") + " " + unit_;
+  if (done > 0 && all > 0) {
     const auto seconds = std::chrono::duration<double>(now - start_).count();
     line += "  ETA " + train::clock_time(seconds * static_cast<double>(all - done) / static_cast<double>(done));
   }

@@ -31,7 +31,7 @@ class Progress {
   ~Progress();  // clears the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void operator()(std::int64_t done, std::int64_t all);
+  void operator()(std::int64_t done, std::int64_t all);  // all 0: not known
 
  private:
   std::string verb_, unit_;

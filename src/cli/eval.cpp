@@ -32,6 +32,18 @@ std::string named_file(const Arguments& arguments, ModelFlags& flags) {
   return flags.find().file.string();
 }
 
+// The kind of task: that of the model's family, or of an option with which no model is needed.
+const tasks::TaskKind& kind_of(const std::string& file, const Arguments& arguments) {
+  if (!file.empty()) return tasks::task_of(models::describe_model(file).family);
+  for (const auto* kind : tasks::task_kinds()) {
+    const auto option = kind->option_without_model();
+    const auto flag = "--" + OptionFlags::dashed(option);
+    const auto names_it = [&](const std::string& word) { return word == flag || word.starts_with(flag + "="); };
+    if (!option.empty() && std::any_of(arguments.begin(), arguments.end(), names_it)) return *kind;
+  }
+  return *tasks::task_kinds().front();
+}
+
 // Where no data are named: those that the run was trained on, read as they were then.
 OptionList with_data_of_run(OptionList options, const tasks::TaskKind& kind, const ModelFlags& flags,
                             const std::vector<std::string>& given) {
@@ -57,7 +69,7 @@ int eval(const Arguments& arguments) {
   bool json = false;
   ModelFlags ahead;
   const auto file = named_file(arguments, ahead);
-  const auto& kind = file.empty() ? *tasks::task_kinds().front() : tasks::task_of(models::describe_model(file).family);
+  const auto& kind = kind_of(file, arguments);
 
   CLI::App app("Scores a trained model on held-out data.", "contextpool eval");
   flags.add_to(app);
@@ -73,12 +85,14 @@ int eval(const Arguments& arguments) {
     kind.check_eval(request);
     request.device = runtime::device_named(flags.device);
   });
-  request.file = flags.file();
+  const auto alone = kind.option_without_model();
+  const bool without_model = !alone.empty() && options.given(alone);
+  if (!without_model) request.file = flags.file();
   tasks::EvalResult result;
   {
     std::optional<Progress> progress;
     request.progress = [&](std::int64_t done, std::int64_t all) {
-      if (!progress) progress.emplace("scored", kind.unit());
+      if (!progress) progress.emplace("scored", kind.eval_unit());
       (*progress)(done, all);
     };
     result = kind.evaluate(request);

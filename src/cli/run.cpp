@@ -20,11 +20,14 @@ struct Subcommand {
   int (*run)(const Arguments&);
   const char* help;
 };
-constexpr std::array<Subcommand, 7> kSubcommands = {{
+constexpr std::array<Subcommand, 10> kSubcommands = {{
     {"train", train, "train a model, or resume a run"},
     {"eval", eval, "the score of a trained model on held-out data"},
     {"generate", generate, "text from a trained language model"},
     {"classify", classify, "the likeliest classes of pictures"},
+    {"translate", translate, "lines of text by a trained translator"},
+    {"average", average, "the mean of the last checkpoints of a run, as one model"},
+    {"data", data, "vocabularies for translation"},
     {"models", models, "the named models, their parameters and MACs"},
     {"inspect-checkpoint", inspect_checkpoint, "the tensors of a safetensors file"},
     {"doctor", doctor, "what this build and this machine have, and what is wrong with it"},

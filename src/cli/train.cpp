@@ -273,9 +273,11 @@ int train(const Arguments& arguments) {
   TrainFlags f(app, found, kind);
   if (!parse(app, arguments)) return 0;
   parse_with(app, files, arguments);
-  if (kind.train_options().has("data") && f.data_options.given("data")) {
-    const auto path = f.data_options.over(kind.train_options()).get<std::string>("data");
-    if (!path.empty()) set_word(app, "data", fs::absolute(path).lexically_normal().string());
+  for (const auto& name : kind.path_options()) {
+    if (!kind.train_options().has(name) || !f.data_options.given(name)) continue;
+    const auto path = f.data_options.over(kind.train_options()).get<std::string>(name);
+    if (path.empty() || !fs::exists(path)) continue;  // a word for data that are generated, or an error later
+    set_word(app, OptionFlags::dashed(name), fs::absolute(path).lexically_normal().string());
   }
   const auto chosen = as_command([&] { return check_flags(f); });
   for (const auto& option : unlike) {
@@ -292,7 +294,8 @@ int train(const Arguments& arguments) {
   if (f.resume) check_same_run(app, files.front(), f);
   const auto device = as_command([&] { return runtime::device_named(f.options.device); });
   as_command([&] { train::check_memory(f.options, kind, found.family, chosen.model, device); });
-  const auto cost = as_command([&] { return found.family.cost(chosen.model, f.options.stages.front().length); });
+  const auto length = f.options.stages.front().length;
+  as_command([&] { found.family.cost(chosen.model, length); });  // an error if it cannot be built
   set_threads(f.threads);
 
   Console console(f.print_every);
@@ -300,7 +303,8 @@ int train(const Arguments& arguments) {
   const std::shared_ptr<tasks::Task> task = kind.open(found.family, chosen.model, chosen.data);
   train::Trainer trainer(f.options, task, {f.run, f.resume, config, f.unverified}, console);
   if (trainer.finished()) return 0;
-  console.on_message(f.model + ", " + std::to_string(cost.parameters) + " parameters; writing to " + f.run);
+  const auto parameters = found.family.cost(task->model_options(), length).parameters;
+  console.on_message(f.model + ", " + std::to_string(parameters) + " parameters; writing to " + f.run);
   if (trainer.run() == train::Outcome::finished) return 0;
   console.on_message("stopped at step " + std::to_string(trainer.step()) + " and saved; --resume continues");
   return kSignalled + caught_signal();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/words.h"
 #include "contextpool/base/options.h"
 
 namespace contextpool::models {
@@ -25,6 +26,7 @@ void check_options(const LanguageModelOptions& options) {
                         " must be from 1 to ", kMost, ", but is ", value);
     }
   });
+  check_word("language model", "attention", options.attention, {"full", "window", "adaptive_span"});
   TORCH_CHECK_VALUE(options.window_first <= options.window_last,
                     "language model: window_first must be at most window_last, ", options.window_last, ", but is ",
                     options.window_first);

@@ -6,6 +6,7 @@
 
 #include "base/words.h"
 #include "contextpool/models/language_models.h"
+#include "contextpool/models/translator_family.h"
 #include "contextpool/models/vision_families.h"
 
 namespace contextpool::models {
@@ -18,6 +19,7 @@ std::vector<std::unique_ptr<Family>> built_in() {
   all.push_back(vision_transformer_family());
   all.push_back(swin_family());
   all.push_back(resnet_family());
+  all.push_back(translator_family());
   return all;
 }
 

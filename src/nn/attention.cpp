@@ -4,18 +4,15 @@
 #include <bit>
 #include <vector>
 
+#include "contextpool/nn/area_attention.h"
 #include "nn/banded_attention.h"
 #include "nn/names.h"
+#include "nn/sight.h"
 
 namespace contextpool::nn {
 namespace {
 
 constexpr int64_t kMostDoublings = 16;
-
-// [queries, keys], true where the key is not after the query; the last query stands at the last key.
-torch::Tensor causal_mask(int64_t queries, int64_t keys, const torch::Device& device) {
-  return torch::ones({queries, keys}, torch::TensorOptions().dtype(torch::kBool).device(device)).tril(keys - queries);
-}
 
 torch::Tensor joined(const std::vector<torch::Tensor>& parts, int64_t dim) {
   return parts.size() == 1 ? parts.front() : torch::cat(parts, dim);
@@ -23,8 +20,9 @@ torch::Tensor joined(const std::vector<torch::Tensor>& parts, int64_t dim) {
 
 void check_reach(const AttentionOptions& options) {
   const auto& r = options.reach;
-  check_word("Attention", "attention", r.kind, {"full", "window", "adaptive_span"});
-  if (r.kind == "full") return;
+  check_word("Attention", "attention", r.kind, {"full", "window", "adaptive_span", "local", "area"});
+  TORCH_CHECK_VALUE(r.area_width > 0, "Attention: area_width must be positive, but is ", r.area_width);
+  if (r.kind != "window" && r.kind != "adaptive_span") return;
   TORCH_CHECK_VALUE(options.causal, "Attention: attention \"", r.kind, "\" must be causal");
   if (r.kind == "adaptive_span") {
     TORCH_CHECK_VALUE(r.span_limit > 0, "Attention: span_limit must be positive, but is ", r.span_limit);
@@ -52,6 +50,9 @@ AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(opti
   qkv_ = register_module("qkv", torch::nn::Linear(options_.features, 3 * options_.features));
   out_ = register_module("out", torch::nn::Linear(options_.features, options_.features));
   if (options_.reach.kind == "adaptive_span") span = register_parameter("span", torch::zeros({options_.heads}));
+  if (options_.reach.kind == "local") {
+    local_ = register_module("local", LocalWindows(options_.heads, options_.features / options_.heads));
+  }
 }
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding,
@@ -60,6 +61,10 @@ torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rot
   // A weight of 0 times a value that is no number would be no number.
   auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation, mix);
   parts.live = mask;
+  if (options_.reach.kind == "area") {
+    parts.k = area_means(parts.k.transpose(1, 2), options_.reach.area_width, x.size(1));
+    parts.v = area_sums(parts.v.transpose(1, 2), options_.reach.area_width, x.size(1));
+  }
   return attend(parts);
 }
 
@@ -69,8 +74,12 @@ torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache,
   cache.check_rows("Attention", x);
   const auto fresh = padding.mask({x.size(0), x.size(1)}, x.device());
   auto parts = project(fresh.defined() ? x.masked_fill(fresh.logical_not().unsqueeze(-1), 0) : x, rotation, mix);
-  parts.k = cache.append("keys", parts.k.transpose(1, 2)).transpose(1, 2);
-  parts.v = cache.append("values", parts.v.transpose(1, 2)).transpose(1, 2);
+  if (options_.reach.kind == "area") {
+    append_areas(parts, cache);
+  } else {
+    parts.k = cache.append("keys", parts.k.transpose(1, 2)).transpose(1, 2);
+    parts.v = cache.append("values", parts.v.transpose(1, 2)).transpose(1, 2);
+  }
   parts.live = cache.append_mask(fresh, x);
   cache.advance(x.size(1));
   return attend(parts);
@@ -88,25 +97,33 @@ AttentionImpl::Parts AttentionImpl::project(const torch::Tensor& x, const Rotati
           .v = qkv.select(2, 2).transpose(1, 2)};
 }
 
-torch::Tensor AttentionImpl::attend(const Parts& parts) {
-  const auto& kind = options_.reach.kind;
-  const auto y = kind == "full" ? see_all(parts) : kind == "window" ? see_windows(parts) : see_spans(parts);
-  return out_(y.transpose(1, 2).flatten(2));
+// The widest area of a new token reaches back to tokens in the cache: they are its areas of width 1.
+void AttentionImpl::append_areas(Parts& parts, AttentionCache& cache) const {
+  const auto width = options_.reach.area_width;
+  const auto append = [&](const char* name, const torch::Tensor& new_tokens, auto areas) {
+    auto tokens = new_tokens.transpose(1, 2);
+    const auto fresh = tokens.size(1), seen = std::min(cache.length(), width - 1);
+    if (seen > 0) tokens = torch::cat({cache.read(name).slice(1, cache.length() - seen).select(2, 0), tokens}, 1);
+    return cache.append(name, areas(tokens, width, fresh));
+  };
+  parts.k = append("keys", parts.k, area_means);
+  parts.v = append("values", parts.v, area_sums);
 }
 
-torch::Tensor AttentionImpl::see_all(const Parts& parts) {
-  const auto queries = parts.q.size(2), keys = parts.k.size(2);
-  const bool whole = queries == keys && !parts.live.defined();
-  torch::Tensor seen;
-  if (parts.live.defined()) seen = parts.live.unsqueeze(1).unsqueeze(1);
-  if (options_.causal && !whole && (queries > 1 || seen.defined())) {
-    const auto past = causal_mask(queries, keys, parts.q.device());
-    // What sees nothing would have no number as weights on some devices; so padding sees itself.
-    seen = seen.defined() ? (seen & past) | past.triu(keys - queries) : past;
+torch::Tensor AttentionImpl::attend(const Parts& parts) {
+  const auto& kind = options_.reach.kind;
+  const Sight sight{.live = parts.live, .causal = options_.causal, .dropout = dropout_now()};
+  torch::Tensor y;
+  if (kind == "full") {
+    y = full_attention(parts.q, parts.k, parts.v, sight);
+  } else if (kind == "local") {
+    y = local_->attend(parts.q, parts.k, parts.v, sight);
+  } else if (kind == "area") {
+    y = area_attention(parts.q, parts.k, parts.v, sight);
+  } else {
+    y = kind == "window" ? see_windows(parts) : see_spans(parts);
   }
-  return torch::scaled_dot_product_attention(parts.q, parts.k, parts.v,
-                                             seen.defined() ? std::optional(seen) : std::nullopt, dropout_now(),
-                                             options_.causal && whole);
+  return out_(y.transpose(1, 2).flatten(2));
 }
 
 // Runs of tokens with the same window, and in each the heads with the same dilation.

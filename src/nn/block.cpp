@@ -48,14 +48,19 @@ std::map<char, MixerOptions> mixers_of(const TransformerBlockOptions& o) {
 TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options) : options_(std::move(options)) {
   const auto& o = options_;
   TORCH_CHECK_VALUE(o.feedforward > 0, "TransformerBlock: feedforward must be positive, but is ", o.feedforward);
+  check_word(kWho, "activation", o.activation, {"gelu", "relu"});
+  TORCH_CHECK_VALUE(o.activation_dropout >= 0 && o.activation_dropout < 1,
+                    "TransformerBlock: activation_dropout must be in [0, 1), but is ", o.activation_dropout);
   options_.pool.features = o.features;
   options_.pool.causal = o.causal;
   const auto mixers = mixers_of(o);
   norm1_ = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
-  attention_ = register_module(
-      "attention",
-      Attention(AttentionOptions{
-          .features = o.features, .heads = o.heads, .dropout = o.dropout, .causal = o.causal, .reach = o.reach}));
+  attention_ =
+      register_module("attention", Attention(AttentionOptions{.features = o.features,
+                                                              .heads = o.heads,
+                                                              .dropout = o.attention_dropout.value_or(o.dropout),
+                                                              .causal = o.causal,
+                                                              .reach = o.reach}));
   std::shared_ptr<torch::nn::Module> several;
   if (mixers.size() > 1) several = register_module("mixers", std::make_shared<torch::nn::Module>());
   for (const char place : kPlaces) {
@@ -92,17 +97,23 @@ ContextPool1d TransformerBlockImpl::context_pool() const {
   return nullptr;
 }
 
-template <typename Attend>
-torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, Attend attend, const Mix& mix) {
+torch::Tensor TransformerBlockImpl::activate(const torch::Tensor& up) const {
+  const auto active = options_.activation == "relu" ? torch::relu(up) : torch::gelu(up);
+  return options_.activation_dropout > 0 ? torch::dropout(active, options_.activation_dropout, is_training()) : active;
+}
+
+torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, const Attend& attend, const Mix& mix,
+                                        const Between& between) {
   const auto at = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context = {}) {
     return mixers_[place] ? mix(place, value, context) : value;
   };
   const auto h = at(kA, norm1_(x));
   AttentionImpl::MixProjections mix_projections;
   if (mixers_[kB]) mix_projections = [&](const torch::Tensor& qkv) { return mix(kB, qkv, h); };
-  const auto middle = x + dropout_(at(kO, attend(h, mix_projections), h));
+  auto middle = x + dropout_(at(kO, attend(h, mix_projections), h));
+  if (between) middle = between(middle);
   const auto g = at(kC, norm2_(middle));
-  return at(kE, middle + dropout_(down_(torch::gelu(at(kD, up_(g), g)))));
+  return at(kE, middle + dropout_(down_(activate(at(kD, up_(g), g)))));
 }
 
 torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Padding& padding) const {
@@ -113,6 +124,11 @@ torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Pa
 
 // NaN in padding would reach the gradients of the norms and matrices, which sum over tokens: it is 0 for all parts.
 torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding) {
+  return forward_with(x, rotation, padding, {});
+}
+
+torch::Tensor TransformerBlockImpl::forward_with(const torch::Tensor& x, const Rotation& rotation,
+                                                 const Padding& padding, const Between& between) {
   const auto mask = real_tokens(x, padding);
   const Padding live(mask);
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
@@ -121,7 +137,7 @@ torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotati
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
     return mixers_[place]->forward(value, live, context);
   };
-  return run(without_padding(x, mask, 1), attend, mix);
+  return run(without_padding(x, mask, 1), attend, mix, between);
 }
 
 std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(const torch::Tensor& x,
@@ -144,6 +160,11 @@ std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(con
 
 torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation,
                                          const Padding& padding) {
+  return step_with(x, cache, rotation, padding, {});
+}
+
+torch::Tensor TransformerBlockImpl::step_with(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation,
+                                              const Padding& padding, const Between& between) {
   const auto mask = real_tokens(x, padding);
   const Padding live(mask);
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
@@ -152,7 +173,7 @@ torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cac
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
     return mixers_[place]->step(value, cache.mixers[place], live, context);
   };
-  return run(without_padding(x, mask, 1), attend, mix);
+  return run(without_padding(x, mask, 1), attend, mix, between);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include "contextpool/tasks/classification.h"
 #include "contextpool/tasks/language_modelling.h"
+#include "contextpool/tasks/translation.h"
 
 namespace contextpool::tasks {
 namespace {
@@ -13,6 +14,7 @@ std::vector<std::unique_ptr<TaskKind>> built_in() {
   std::vector<std::unique_ptr<TaskKind>> all;
   all.push_back(language_modelling());
   all.push_back(classification());
+  all.push_back(translation());
   return all;
 }
 

@@ -1,5 +1,6 @@
 """Writes the files that fuzzing starts from: small good ones of each kind, and each with something wrong."""
 
+import gzip
 import io
 import json
 import random
@@ -26,6 +27,19 @@ SEEDS: dict[str, tuple[object, int]] = {
     "negative": ({"a": entry("F64", [-1, -8], 0, 8)}, 8),
     "deep": ({"a": {"shape": [[[[]]]]}}, 0),
     **{dtype: ({"w": entry(dtype, [2], 0, 2 * size)}, 2 * size) for dtype, size in SIZES.items()},
+}
+
+
+TEXTS = {
+    "plain": b"a\tA\nb\tB\n",
+    "returns": b"\xef\xbb\xbfa\tA\r\n\r\n\xc3\xa4\t\xf0\x9f\x98\x80",
+    "files": b"a\n\nc\n\x01A\nB\nC",
+    "invalid": b"\xff\tx\ny\t\xed\xa0\x80\nok\tok\n",
+    "long": b"x" * 60 + b"\ty\nz\tz\n",
+    "packed": gzip.compress(b"a\tA\nb\tB\n", mtime=0),
+    "members": gzip.compress(b"a\tA\nb", mtime=0) + gzip.compress(b"\tB\n", mtime=0) + bytes(8),
+    "cut": gzip.compress(b"a\tA\n" * 50, mtime=0)[:-9],
+    "wide": "a\tb\n".encode("utf-16"),
 }
 
 
@@ -104,7 +118,7 @@ def archives() -> dict[str, bytes]:
 
 
 def main() -> None:
-    kinds = {"safetensors": safetensors(), "png": pngs(), "jpeg": jpegs(), "archives": archives()}
+    kinds = {"safetensors": safetensors(), "text": TEXTS, "png": pngs(), "jpeg": jpegs(), "archives": archives()}
     for kind, files in kinds.items():
         folder = Path(sys.argv[1]) / kind
         folder.mkdir(parents=True, exist_ok=True)

@@ -350,9 +350,9 @@ TEST(LimitedReach, RefusesWhatItCannotDo) {
     }
     return "no error";
   };
-  EXPECT_EQ(
-      message({.kind = "windows"}),
-      "Attention: attention is \"windows\", expected one of full, window, adaptive_span; did you mean \"window\"?");
+  EXPECT_EQ(message({.kind = "windows"}),
+            "Attention: attention is \"windows\", expected one of full, window, adaptive_span, local, area; did you "
+            "mean \"window\"?");
   EXPECT_EQ(message({.kind = "window"}, false), "Attention: attention \"window\" must be causal");
   EXPECT_EQ(message({.kind = "window", .window = 0}), "Attention: window must be positive, but is 0");
   EXPECT_EQ(message({.kind = "window", .dilation = -1}), "Attention: dilation must not be negative, but is -1");

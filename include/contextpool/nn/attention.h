@@ -6,8 +6,10 @@
 //   adaptive_span  each head has a span z in [0, 1], the parameter `span` [heads]. A weight at distance d is multiplied
 //                  by clamp((32 + z span_limit - d) / 32, 0, 1), 0 from d = span_limit on, and the weights sum to 1
 //                  again. A span outside [0, 1] counts as the nearer end, and has no gradient.
+//   local          the whole row, with a Gaussian around a predicted centre on the scores: local_attention.h
+//   area           the whole row, and every area of up to area_width consecutive tokens of it: area_attention.h
 //
-// Both take time and memory in proportion to tokens * reach. Distances count positions, padded ones too.
+// Windows and spans take time and memory in proportion to tokens * reach. Distances count positions, padded ones too.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,12 +18,13 @@
 #include <string>
 
 #include "contextpool/nn/context_pool.h"
+#include "contextpool/nn/local_attention.h"
 #include "contextpool/nn/positions.h"
 
 namespace contextpool::nn {
 
 struct Reach {
-  std::string kind = "full";  // full, window or adaptive_span; the last two are causal
+  std::string kind = "full";  // full, window, adaptive_span, local or area; window and adaptive_span are causal
   int64_t window = 512;
   int64_t dilation = 0;
   int64_t dilated_heads = 0;
@@ -30,6 +33,7 @@ struct Reach {
   int64_t row = 2048;
   int64_t window_doublings = 0;
   int64_t span_limit = 8192;
+  int64_t area_width = 5;  // tokens of the widest area
 };
 
 struct AttentionOptions {
@@ -40,7 +44,8 @@ struct AttentionOptions {
   Reach reach = {};
 };
 
-// Keys and values of the tokens seen so far, [batch, tokens, heads, head features].
+// Keys and values of the tokens seen so far, [batch, tokens, heads, head features]; of areas those that end at each
+// token, [batch, tokens, width, heads, head features].
 class AttentionCache : public TokenCache {};
 
 class AttentionImpl : public torch::nn::Module {
@@ -66,19 +71,20 @@ class AttentionImpl : public torch::nn::Module {
 
  private:
   struct Parts {
-    torch::Tensor q, k, v;    // each [batch, heads, tokens, head features]
+    torch::Tensor q, k, v;    // each [batch, heads, tokens, head features]; k and v of areas as in the cache
     torch::Tensor live = {};  // [batch, keys], false where a key is padding; undefined: none is
   };
   Parts project(const torch::Tensor& x, const Rotation& rotation, const MixProjections& mix);
+  void append_areas(Parts& parts, AttentionCache& cache) const;
   // The queries are those of the last tokens among the keys'.
   torch::Tensor attend(const Parts& parts);
-  torch::Tensor see_all(const Parts& parts);
   torch::Tensor see_windows(const Parts& parts);
   torch::Tensor see_spans(const Parts& parts);
   double dropout_now() const { return is_training() ? options_.dropout : 0; }
 
   AttentionOptions options_;
   torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  LocalWindows local_{nullptr};  // of local attention
 };
 TORCH_MODULE(Attention);
 

@@ -2,10 +2,11 @@
 // and A, B, O, C, D, E the mixers of those places, or nothing:
 //
 //   h = A(LN x),   x <- x + O(Attn(h)),   Attn(h) = out(softmax(q k^T) v), q, k, v = B(qkv(h))
-//   g = C(LN x),   x <- E(x + FF(g)),     FF(g) = down(gelu(D(up(g))))
+//   g = C(LN x),   x <- E(x + FF(g)),     FF(g) = down(act(D(up(g))))
 //
-// each branch followed by dropout. The context of B and O is h, that of D is g; A, C and E have their own input. Three
-// sets of places have a name of old, as `placement`: before_attention = A, after_attention = O, after_block = E.
+// each branch followed by dropout, act the exact GELU or ReLU. The context of B and O is h, that of D is g; A, C and E
+// have their own input. Three sets of places have a name of old, as `placement`: before_attention = A, after_attention
+// = O, after_block = E.
 //
 // Parameters. A block with a single mixer has it under its kind: context_pool.*, depthwise.*, canon.*, dynamic.*. A
 // block with several has each under its place: mixers.A.*, mixers.C.*.
@@ -47,14 +48,17 @@ struct TransformerBlockOptions {
   int64_t features = 512;
   int64_t heads = 8;
   int64_t feedforward = 2048;
-  double dropout = 0;  // of the attention weights and of each branch
+  double dropout = 0;  // of each branch, and of the attention weights unless attention_dropout says otherwise
   bool causal = false;
   Reach reach = {};                           // of the attention
   std::string mixer = "none";                 // one of mixer_kinds(), in one place:
   std::string placement = "after_attention";  // after_attention, after_block or before_attention
   int64_t taps = 15;                          // of depthwise
   MixOptions mix = {};
-  ContextPoolOptions pool = {};  // features and causal are set by the block
+  ContextPoolOptions pool = {};                  // features and causal are set by the block
+  std::optional<double> attention_dropout = {};  // of the attention weights, where it is not `dropout`
+  double activation_dropout = 0;                 // inside the feed-forward branch
+  std::string activation = "gelu";               // gelu or relu
 };
 
 // The mixers of a block by place, none where there is none: what `mix.places` says, or else `mixer` at `placement`.
@@ -99,13 +103,23 @@ class TransformerBlockImpl : public torch::nn::Module {
   // The first ContextPool of the block, by place; null where there is none.
   ContextPool1d context_pool() const;
 
+ protected:
+  // What happens to x between the two branches; empty: nothing. For blocks with a branch more.
+  using Between = std::function<torch::Tensor(const torch::Tensor& x)>;
+  torch::Tensor forward_with(const torch::Tensor& x, const Rotation& rotation, const Padding& padding,
+                             const Between& between);
+  torch::Tensor step_with(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation, const Padding& padding,
+                          const Between& between);
+  torch::Tensor drop(const torch::Tensor& x) { return dropout_(x); }
+
  private:
   // Mixes a value at a place, given the context.
   using Mix = std::function<torch::Tensor(std::size_t place, const torch::Tensor& x, const torch::Tensor& context)>;
+  using Attend = std::function<torch::Tensor(const torch::Tensor& x, const AttentionImpl::MixProjections& mix)>;
 
   torch::Tensor real_tokens(const torch::Tensor& x, const Padding& padding) const;
-  template <typename Attend>
-  torch::Tensor run(const torch::Tensor& x, Attend attend, const Mix& mix);
+  torch::Tensor run(const torch::Tensor& x, const Attend& attend, const Mix& mix, const Between& between = {});
+  torch::Tensor activate(const torch::Tensor& up) const;
 
   TransformerBlockOptions options_;
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};

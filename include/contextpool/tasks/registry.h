@@ -30,10 +30,12 @@ struct EvalResult {
 class TaskKind {
  public:
   virtual ~TaskKind() = default;
-  virtual std::vector<std::string> families() const = 0;        // of the models that it trains
-  virtual std::string unit() const = 0;          // of data: "tokens"
-  virtual std::string summary() const = 0;       // what `train` does with it, one line
-  virtual OptionList train_options() const = 0;  // data and how they are read, with defaults
+  virtual std::vector<std::string> families() const = 0;  // of the models that it trains
+  virtual std::string unit() const = 0;                   // of data: "tokens"
+  virtual std::string summary() const = 0;                // what `train` does with it, one line
+  virtual OptionList train_options() const = 0;           // data and how they are read, with defaults
+  // Those of them that are paths: a run's config has them from the root, so that it resumes from any folder.
+  virtual std::vector<std::string> path_options() const { return {"data"}; }
   // Options of the model that follow from the data, and so are no flags: "vocabulary".
   virtual std::vector<std::string> derived_options() const { return {}; }
   // Options that a resumed run must have as before.
@@ -51,6 +53,9 @@ class TaskKind {
   virtual std::unique_ptr<Task> open(const models::Family& family, const OptionList& model_options,
                                      const OptionList& options) const = 0;
   virtual OptionList eval_options() const = 0;
+  // The option of evaluation with which no model is needed; none by default.
+  virtual std::string option_without_model() const { return ""; }
+  virtual std::string eval_unit() const { return unit(); }  // what its progress counts
   // Throws as soon as the options alone are wrong.
   virtual void check_eval(const EvalRequest& /*request*/) const {}
   virtual EvalResult evaluate(const EvalRequest& request) const = 0;

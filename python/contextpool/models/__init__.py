@@ -1,17 +1,21 @@
 """Whole models, as the command-line program trains them."""
 
 from ._vision import LogitsAndWindows, no_decay
+from .beam_search import BeamSearchOptions, Hypothesis
 from .foreign import ForeignReport, load_foreign
 from .language_model import LanguageModel, LanguageModelCache, LanguageModelOptions
 from .resnet import RESNETS, ResNet, ResNetOptions
 from .swin import SWINS, Swin, SwinOptions
+from .translator import Translator, TranslatorCache, TranslatorOptions, label_smoothed_loss
 from .vision_transformer import VISION_TRANSFORMERS, VisionTransformer, VisionTransformerOptions
 
 __all__ = [
     "RESNETS",
     "SWINS",
     "VISION_TRANSFORMERS",
+    "BeamSearchOptions",
     "ForeignReport",
+    "Hypothesis",
     "LanguageModel",
     "LanguageModelCache",
     "LanguageModelOptions",
@@ -20,8 +24,12 @@ __all__ = [
     "ResNetOptions",
     "Swin",
     "SwinOptions",
+    "Translator",
+    "TranslatorCache",
+    "TranslatorOptions",
     "VisionTransformer",
     "VisionTransformerOptions",
+    "label_smoothed_loss",
     "load_foreign",
     "no_decay",
 ]

@@ -1,4 +1,5 @@
-"""Finds and verifies the file of a trained model: sizes and checksums as a checkpoint's MANIFEST.json lists them."""
+"""Finds, verifies and reads the file of a trained model: sizes and checksums as a checkpoint's MANIFEST.json lists them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +8,43 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from ._crc32c import crc32c_of_file
 
+_FAMILY = "contextpool.family"  # keys of a model file's metadata: which class of model it is of,
+_OPTIONS = "contextpool.model"  # and its options
 _MANIFEST = "MANIFEST.json"
 _MODELS = ("ema.safetensors", "model.safetensors")  # best first: the average of the weights, if kept
 _LARGEST = 65536  # bytes of a manifest; it has a few hundred
+
+
+def read_model(path: Path, what: str) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
+    """The file meant by a path (:func:`model_file`), and the options and weights in it. ``what`` is the family of model
+    it must be of, in words; files of version 0.1.0 do not say. Needs the package ``safetensors``."""
+    from safetensors import safe_open
+
+    file = model_file(path)
+    with safe_open(str(file), "pt") as opened:
+        metadata = opened.metadata() or {}
+        if _OPTIONS not in metadata:
+            raise ValueError(f"{file}: not a checkpoint of a {what}: no {_OPTIONS} in its metadata")
+        family = metadata.get(_FAMILY, what).replace("_", " ")
+        if family != what:
+            raise ValueError(f"{file}: not a checkpoint of a {what}, but of a {family}")
+        weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
+    options = json.loads(metadata[_OPTIONS])
+    if not isinstance(options, dict):
+        raise ValueError(f"{file}: the model's options are not a JSON object")
+    return file, options, weights
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], file: Path) -> None:
+    """ValueError where the names or shapes are not those of the model."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{file}: its tensors are not those of its own model: {error}") from error
 
 
 class Damaged(ValueError):
@@ -41,7 +74,7 @@ def model_file(path: Path) -> Path:
             skipped.append(str(error))
             continue
         if skipped:
-            warnings.warn(f"{path}: loaded step {step}; skipped: {'; '.join(skipped)}", stacklevel=3)
+            warnings.warn(f"{path}: loaded step {step}; skipped: {'; '.join(skipped)}", stacklevel=4)
         return file
     if skipped:
         raise Damaged(f"{path}: no checkpoint passes verification: {'; '.join(skipped)}")

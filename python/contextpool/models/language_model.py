@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ..nn._cache import TokenCache
+from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
 from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock
 from ..nn.positions import Positions, positions_of
-from ._checkpoint import model_file
+from ._checkpoint import load_weights, read_model
+from ._options import check_options
 
 _DEVIATION = 0.02  # of the initial weights
-_METADATA = "contextpool.model"  # the key under which a checkpoint keeps the options
 
 
 @dataclasses.dataclass
@@ -71,14 +70,7 @@ class LanguageModelOptions:
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], who: str = "language model") -> LanguageModelOptions:
         """Options by name; those missing at their default. ``who`` opens the messages of errors."""
-        types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        for name, value in options.items():
-            if name not in types:
-                near = get_close_matches(name, types, n=1, cutoff=0)[0]
-                raise ValueError(f'{who}: unknown option "{name}"; did you mean "{near}"?')
-            expected = (int, float) if types[name] is float else types[name]
-            if isinstance(value, bool) or not isinstance(value, expected):
-                raise ValueError(f"{who}: {name} must be of type {types[name].__name__}, but is {value!r}")
+        check_options(cls, options, who)
         return cls(**options)
 
     def pool(self) -> dict[str, Any]:
@@ -158,6 +150,7 @@ class LanguageModel(nn.Module):
         for name in (*sizes, "window_first", "window_last", "span_limit"):
             if getattr(o, name) < 1:
                 raise ValueError(f"language model: {name} must be positive, but is {getattr(o, name)}")
+        check_word("language model", "attention", o.attention, ("full", "window", "adaptive_span"))
         if o.window_first > o.window_last:
             raise ValueError(
                 f"language model: window_first must be at most window_last, {o.window_last}, but is {o.window_first}"
@@ -191,20 +184,10 @@ class LanguageModel(nn.Module):
 
         Files are verified by the sizes and checksums of their checkpoint's MANIFEST.json. Of a run folder the newest
         checkpoint that passes is taken; a warning names those that were skipped, and why."""
-        from safetensors import safe_open
-
-        file = model_file(Path(path))
-        with safe_open(str(file), "pt") as opened:
-            metadata = opened.metadata() or {}
-            if _METADATA not in metadata:
-                raise ValueError(f"{file}: not a checkpoint of a language model: no {_METADATA} in its metadata")
-            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
+        file, options, weights = read_model(Path(path), "language model")
         # Files of version 0.1.0 lack pool_size_range and have the paper's sizes.
-        model = cls.from_options({"pool_size_range": 0.0, **json.loads(metadata[_METADATA])}, str(file))
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(f"{file}: its tensors are not those of its own model: {error}") from error
+        model = cls.from_options({"pool_size_range": 0.0, **options}, str(file))
+        load_weights(model, weights, file)
         return model.eval()
 
     @torch.no_grad()

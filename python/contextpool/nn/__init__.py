@@ -3,6 +3,8 @@
 from .attention import Attention, AttentionCache, Reach
 from .block import BlockCache, MixOptions, TransformerBlock
 from .context_pool import ContextPool1d, ContextPool2d, ContextPoolCache, Windows
+from .cross_attention import CrossAttention, CrossMemory
+from .decoder_block import DecoderBlock, DecoderBlockCache
 from .depthwise import Depthwise, DepthwiseCache
 from .mixer import Mixer, MixerCache, MixerOptions, make_mixer, mixer_kinds
 from .positions import Positions, rotate
@@ -14,6 +16,10 @@ __all__ = [
     "ContextPool1d",
     "ContextPool2d",
     "ContextPoolCache",
+    "CrossAttention",
+    "CrossMemory",
+    "DecoderBlock",
+    "DecoderBlockCache",
     "Depthwise",
     "DepthwiseCache",
     "MixOptions",

@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._banded_attention import SPAN_RAMP, banded_attention
 from ._cache import TokenCache
 from ._options import check_word
 from ._padding import real_tokens
+from ._sight import Sight, full_attention
+from .area_attention import area_attention, area_means, area_sums
+from .local_attention import LocalWindows
 from .positions import rotate
 
 _MOST_DOUBLINGS = 16
 MixProjections = Callable[[Tensor], Tensor]
-ReachKind = Literal["full", "window", "adaptive_span"]
+ReachKind = Literal["full", "window", "adaptive_span", "local", "area"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Reach:
     ``"adaptive_span"``: each head has a span z in [0, 1], the parameter ``span`` ``[heads]``. A weight at distance d is
     multiplied by ``clamp((32 + z * span_limit - d) / 32, 0, 1)``, 0 from d = span_limit on, and the weights sum to 1
     again. A span outside [0, 1] counts as the nearer end, and has no gradient: put it back after a step of training.
+
+    ``"local"``: the whole row, with a Gaussian around a predicted centre on the scores (:class:`LocalWindows`).
+    ``"area"``: the whole row, and every area of up to ``area_width`` consecutive tokens of it (:func:`area_attention`).
     """
 
     kind: ReachKind = "full"
@@ -42,10 +47,13 @@ class Reach:
     row: int = 2048
     window_doublings: int = 0
     span_limit: int = 8192
+    area_width: int = 5
 
     def check(self, heads: int, causal: bool) -> None:
-        check_word("Attention", "attention", self.kind, ("full", "window", "adaptive_span"))
-        if self.kind == "full":
+        check_word("Attention", "attention", self.kind, get_args(ReachKind))
+        if self.area_width < 1:
+            raise ValueError(f"Attention: area_width must be positive, but is {self.area_width}")
+        if self.kind not in ("window", "adaptive_span"):
             return
         if not causal:
             raise ValueError(f'Attention: attention "{self.kind}" must be causal')
@@ -70,7 +78,8 @@ _WHOLE_ROW = Reach()
 
 
 class AttentionCache(TokenCache):
-    """Keys and values of the tokens seen so far, [batch, tokens, heads, head features]."""
+    """Keys and values of the tokens seen so far, [batch, tokens, heads, head features]; of areas those that end at each
+    token, [batch, tokens, width, heads, head features]."""
 
 
 class Attention(nn.Module):
@@ -107,6 +116,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(features, features, device=device, dtype=dtype)
         spans = torch.zeros(heads, device=device, dtype=dtype) if reach.kind == "adaptive_span" else None
         self.span = None if spans is None else nn.Parameter(spans)
+        self.local: LocalWindows | None = None
+        if reach.kind == "local":
+            self.local = LocalWindows(heads, features // heads, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -122,6 +134,9 @@ class Attention(nn.Module):
         real = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
         # A weight of 0 times a value that is no number would be no number.
         q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation, mix)
+        if self.reach.kind == "area":
+            width, tokens = self.reach.area_width, x.shape[1]
+            k, v = area_means(k.transpose(1, 2), width, tokens), area_sums(v.transpose(1, 2), width, tokens)
         return self._attend(q, k, v, real)
 
     if TYPE_CHECKING:  # torch leaves the call untyped
@@ -144,11 +159,24 @@ class Attention(nn.Module):
         cache.check_rows("Attention", x)
         fresh = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
         q, k, v = self._project(x if fresh is None else x.masked_fill(~fresh.unsqueeze(-1), 0), rotation, mix)
-        keys = cache.append("keys", k.transpose(1, 2)).transpose(1, 2)
-        values = cache.append("values", v.transpose(1, 2)).transpose(1, 2)
+        if self.reach.kind == "area":
+            keys = self._append_areas("keys", k, cache)
+            values = self._append_areas("values", v, cache)
+        else:
+            keys = cache.append("keys", k.transpose(1, 2)).transpose(1, 2)
+            values = cache.append("values", v.transpose(1, 2)).transpose(1, 2)
         real = cache.append_mask(fresh, x)
         cache.length += x.shape[1]
         return self._attend(q, keys, values, real)
+
+    def _append_areas(self, name: str, fresh: Tensor, cache: AttentionCache) -> Tensor:
+        """The widest area of a new token reaches back to tokens in the cache: they are its areas of width 1."""
+        tokens, width = fresh.transpose(1, 2), self.reach.area_width
+        seen = min(cache.length, width - 1)
+        if seen > 0:
+            tokens = torch.cat((cache.read(name)[:, cache.length - seen :, 0], tokens), 1)
+        areas = area_means if name == "keys" else area_sums
+        return cache.append(name, areas(tokens, width, fresh.shape[2]))
 
     def _project(
         self, x: Tensor, rotation: Tensor | None, mix: MixProjections | None
@@ -161,20 +189,19 @@ class Attention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None) -> Tensor:
         """The queries are those of the last tokens among the keys'; live [batch, keys]: false where a key is
         padding."""
-        see = {"full": self._see_all, "window": self._see_windows, "adaptive_span": self._see_spans}
-        y = see[self.reach.kind](q, k, v, live, self.dropout if self.training else 0.0)
+        kind, dropout = self.reach.kind, self.dropout if self.training else 0.0
+        sight = Sight(live, self.causal, dropout)
+        if kind == "full":
+            y = full_attention(q, k, v, sight)
+        elif kind == "area":
+            y = area_attention(q, k, v, sight)
+        elif self.local is not None:
+            y = self.local.attend(q, k, v, sight)
+        else:
+            see = self._see_windows if kind == "window" else self._see_spans
+            y = see(q, k, v, live, dropout)
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return out
-
-    def _see_all(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
-        queries, keys = q.shape[2], k.shape[2]
-        whole = queries == keys and live is None
-        seen = None if live is None else live[:, None, None, :]
-        if self.causal and not whole and (queries > 1 or live is not None):
-            past = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
-            # What sees nothing would have no number as weights on some devices; so padding sees itself.
-            seen = past if seen is None else seen & past | past.triu(keys - queries)
-        return F.scaled_dot_product_attention(q, k, v, seen, dropout, self.causal and whole)
 
     def _see_windows(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
         """Runs of tokens with the same window, and in each the heads with the same dilation."""

@@ -21,6 +21,7 @@ from .mixer import make_mixer, mixer_kinds, parse_places
 
 PLACES = "ABOCDE"  #: the places of a block, in the order in which a token passes them
 MixerKind = Literal["none", "context_pool", "depthwise", "canon", "dynamic"]
+Activation = Literal["gelu", "relu"]
 Placement = Literal["after_attention", "after_block", "before_attention"]
 
 
@@ -46,6 +47,7 @@ class MixOptions:
 
 
 _ONE_MIXER = MixOptions()
+Between = Callable[[Tensor], Tensor]  # what happens to x between the two branches of a block
 
 
 class BlockCache:
@@ -90,23 +92,31 @@ class BlockCache:
 
 
 class FeedForward(nn.Module):
-    """down(gelu(up(x))), with the exact GELU."""
+    """down(act(up(x))), with the exact GELU or ReLU, and dropout after it."""
 
     def __init__(
         self,
         features: int,
         hidden: int,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        *,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_word("FeedForward", "activation", activation, ("gelu", "relu"))
+        if not 0 <= dropout < 1:
+            raise ValueError(f"FeedForward: dropout must be in [0, 1), but is {dropout}")
+        self.activation, self.dropout = activation, dropout
         self.up = nn.Linear(features, hidden, device=device, dtype=dtype)
         self.down = nn.Linear(hidden, features, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, mix: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """mix: what becomes of up(x)."""
         up = self.up(x) if mix is None else mix(self.up(x))
-        down: Tensor = self.down(F.gelu(up))
+        active = F.relu(up) if self.activation == "relu" else F.gelu(up)
+        down: Tensor = self.down(F.dropout(active, self.dropout, self.training) if self.dropout > 0 else active)
         return down
 
 
@@ -115,11 +125,12 @@ class TransformerBlock(nn.Module):
 
     ================  =====================  ==================================================
     h = A(LN x)       x <- x + O(Attn(h))    Attn(h) = out(softmax(q k^T) v), q, k, v = B(qkv(h))
-    g = C(LN x)       x <- E(x + FF(g))      FF(g) = down(gelu(D(up(g))))
+    g = C(LN x)       x <- E(x + FF(g))      FF(g) = down(act(D(up(g))))
     ================  =====================  ==================================================
 
-    each branch followed by dropout. The context of B and O is h, that of D is g; A, C and E have their own input. Three
-    sets of places have a name of old, as ``placement``: before_attention = A, after_attention = O, after_block = E.
+    each branch followed by dropout, act the exact GELU or ReLU. The context of B and O is h, that of D is g; A, C and E
+    have their own input. Three sets of places have a name of old, as ``placement``: before_attention = A,
+    after_attention = O, after_block = E.
 
     A block with a single mixer has its parameters under its kind: ``context_pool.*``, ``depthwise.*``, ``canon.*``,
     ``dynamic.*``. A block with several has each under its place: ``mixers.A.*``, ``mixers.C.*``.
@@ -128,7 +139,7 @@ class TransformerBlock(nn.Module):
         features: channels of a token.
         heads: attention heads; they divide the features.
         feedforward: channels inside the feed-forward branch.
-        dropout: of the attention weights and of each branch.
+        dropout: of each branch, and of the attention weights unless attention_dropout says otherwise.
         causal: a token depends on itself and those before it only.
         mixer: one of ``mixer_kinds()``, in one place.
         placement: where that mixer stands.
@@ -136,6 +147,9 @@ class TransformerBlock(nn.Module):
         pool: options of :class:`ContextPool1d` other than features and causal, by name.
         reach: of the attention; the whole row unless given.
         mix: mixers in several places, and what they share.
+        attention_dropout: of the attention weights, where it is not ``dropout``.
+        activation_dropout: inside the feed-forward branch.
+        activation: "gelu" or "relu".
         device, dtype: of the parameters.
     """
 
@@ -153,6 +167,9 @@ class TransformerBlock(nn.Module):
         reach: Reach = _WHOLE_ROW,
         mix: MixOptions = _ONE_MIXER,
         *,
+        attention_dropout: float | None = None,
+        activation_dropout: float = 0.0,
+        activation: Activation = "gelu",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -168,7 +185,8 @@ class TransformerBlock(nn.Module):
             self.places = parse_places("TransformerBlock", mix.places, PLACES)
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(features, **kind)
-        self.attention = Attention(features, heads, dropout, causal, reach, **kind)
+        of_weights = dropout if attention_dropout is None else attention_dropout
+        self.attention = Attention(features, heads, of_weights, causal, reach, **kind)
         self.context_pool: ContextPool1d | None = None
         self.depthwise: Depthwise | None = None
         widths = {"B": 3 * features, "D": feedforward}
@@ -187,7 +205,7 @@ class TransformerBlock(nn.Module):
         elif mixers:
             self.mixers = nn.ModuleDict(mixers)
         self.norm2 = nn.LayerNorm(features, **kind)
-        self.feedforward = FeedForward(features, feedforward, **kind)
+        self.feedforward = FeedForward(features, feedforward, activation, activation_dropout, **kind)
         self.dropout = nn.Dropout(dropout)
 
     def mixer(self, place: str) -> Mixer | None:
@@ -224,18 +242,19 @@ class TransformerBlock(nn.Module):
             mask: which tokens are real, ``[batch, tokens]``: bool, or integers 0 and 1; or
             key_padding_mask: which are padding, as ``torch.nn.MultiheadAttention`` takes it.
         """
-        real = self._real(x, lengths, mask, key_padding_mask)
+        return self._forward(x, rotation, self._real(x, lengths, mask, key_padding_mask))
 
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def _forward(self, x: Tensor, rotation: Tensor | None, real: Tensor | None, between: Between | None = None) -> Tensor:
         def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
             return mixer(value, mask=real, context=context)
 
         def attend(value: Tensor, projections: Callable[[Tensor], Tensor] | None) -> Tensor:
             return self.attention(value, rotation, real, mix=projections)
 
-        return self._run(without_padding(x, real, 1), attend, mix)
-
-    if TYPE_CHECKING:  # torch leaves the call untyped
-        __call__ = forward
+        return self._run(without_padding(x, real, 1), attend, mix, between)
 
     def step(
         self,
@@ -247,15 +266,18 @@ class TransformerBlock(nn.Module):
     ) -> Tensor:
         """The next tokens x [batch, new tokens, features] of causal rows, which then are in the cache too: equals the
         last rows of ``forward`` over all of them. mask [batch, new tokens], as for ``forward``."""
-        real = self._real(x, None, mask, key_padding_mask)
+        return self._step(x, cache, rotation, self._real(x, None, mask, key_padding_mask))
 
+    def _step(
+        self, x: Tensor, cache: BlockCache, rotation: Tensor | None, real: Tensor | None, between: Between | None = None
+    ) -> Tensor:
         def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
             return mixer.step(value, cache.mixers[place], real, context=context)
 
         def attend(value: Tensor, projections: Callable[[Tensor], Tensor] | None) -> Tensor:
             return self.attention.step(value, cache.attention, rotation, real, mix=projections)
 
-        return self._run(without_padding(x, real, 1), attend, mix)
+        return self._run(without_padding(x, real, 1), attend, mix, between)
 
     def _real(
         self, x: Tensor, lengths: Lengths | None, mask: Tensor | None, key_padding_mask: Tensor | None
@@ -269,6 +291,7 @@ class TransformerBlock(nn.Module):
         x: Tensor,
         attend: Callable[[Tensor, Callable[[Tensor], Tensor] | None], Tensor],
         mix: Callable[[Mixer, str, Tensor, Tensor | None], Tensor],
+        between: Between | None = None,
     ) -> Tensor:
         def at(place: str, value: Tensor, context: Tensor | None = None) -> Tensor:
             mixer = self.mixer(place)
@@ -277,6 +300,8 @@ class TransformerBlock(nn.Module):
         h = at("A", self.norm1(x))
         attended = attend(h, (lambda qkv: at("B", qkv, h)) if "B" in self.places else None)
         middle = x + self.dropout(at("O", attended, h))
+        if between is not None:
+            middle = between(middle)
         g = at("C", self.norm2(middle))
         fed = self.feedforward(g, (lambda up: at("D", up, g)) if "D" in self.places else None)
         return at("E", middle + self.dropout(fed))
