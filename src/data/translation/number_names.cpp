@@ -32,7 +32,7 @@ std::string english(std::int64_t n) {
   if (n == kLargestNumber) return "one million";
   const auto unit = n < kThousand ? kHundred : kThousand;
   const auto rest = n % unit;
-  const auto head = english(n / unit) + (unit == kHundred ? " hundred" : " thousand");
+  auto head = english(n / unit) + (unit == kHundred ? " hundred" : " thousand");
   if (rest == 0) return head;
   return head + (rest < kHundred ? " and " : " ") + english(rest);
 }
@@ -62,7 +62,7 @@ std::string french_small(std::int64_t n, bool last) {
                           "cinquante", "soixante", "soixante", "quatre-vingt", "quatre-vingt"};
   constexpr std::int64_t kSeventy = 70, kEighty = 80, kNinety = 90;
   if (n < kTwenty) return below(kSmall, n);
-  const auto word = tens(kTens, n);
+  auto word = tens(kTens, n);
   const bool from_ten = (n >= kSeventy && n < kEighty) || n >= kNinety;
   const auto rest = n % 10 + (from_ten ? 10 : 0);
   if (n == kEighty) return last ? "quatre-vingts" : word;
