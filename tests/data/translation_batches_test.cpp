@@ -9,7 +9,7 @@
 #include <set>
 
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
+#include "contextpool/data/permutation.h"
 #include "files.h"
 
 namespace contextpool::testing {

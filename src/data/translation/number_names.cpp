@@ -6,7 +6,7 @@
 #include <array>
 
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
+#include "contextpool/data/permutation.h"
 #include "nn/names.h"
 
 namespace contextpool::data {

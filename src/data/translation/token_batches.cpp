@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
+#include "contextpool/data/permutation.h"
 
 namespace contextpool::data {
 namespace {
