@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/words.h"
 #include "nn/mixers/mixers.h"
 #include "nn/mixers/residual.h"
-#include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {

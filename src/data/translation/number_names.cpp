@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "contextpool/data/random.h"
+#include "base/words.h"
 #include "contextpool/data/permutation.h"
-#include "nn/names.h"
+#include "contextpool/data/random.h"
 
 namespace contextpool::data {
 namespace {
@@ -92,7 +92,7 @@ std::vector<std::string> number_languages() { return {"en", "de", "fr"}; }
 
 std::string number_name(std::int64_t number, const std::string& language) {
   check(number);
-  nn::check_word("contextpool: number names", "language", language, number_languages());
+  check_word("contextpool: number names", "language", language, number_languages());
   if (language == "en") return english(number);
   return language == "de" ? german(number) : french(number);
 }
