@@ -19,14 +19,16 @@ SGD = ["--optimizer", "sgd", "--lr", 0.1, "--weight-decay", 5e-4, "--schedule", 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("shapes") / "run"
-    flags = [*SMALL, *SGD, "--data", "shapes", "--batch", 64, "--steps", 120, "--checkpoint-every", 60, "--ema", 0.9]
-    contextpool_says("train", "--run", run, *flags, "--dev-images", 500, "--mixup", 0.2, "--label-smoothing", 0.1)
+    model = ["--model", "resnet-20", "--features", 8, "--depths", "1,1,1", "--device", "cpu", "--threads", 1]
+    flags = [*SGD, "--data", "shapes", "--batch", 64, "--steps", 200, "--checkpoint-every", 100, "--ema", 0.9, "--pad", 2]
+    augmented = ["--mixup", 0.2, "--label-smoothing", 0.1]
+    contextpool_says("train", "--run", run, *model, *flags, *augmented, "--dev-images", 500)
     return run
 
 
 def test_a_small_network_learns_the_shapes(shapes: Path) -> None:
     lines = log(shapes)
-    assert lines[-1]["images"] == 120 * 64
+    assert lines[-1]["images"] == 200 * 64
     assert lines[-1]["dev_accuracy"] > 0.3, "chance is 0.1"
     assert lines[-1]["loss"] < lines[0]["loss"]
 
@@ -131,7 +133,7 @@ def test_bad_data_are_one_clear_line(words: list[object], status: int, expected:
 
 
 def test_a_model_of_another_family_is_refused_by_name(shapes: Path, folder: Path) -> None:
-    file = next((shapes / "checkpoints").glob("step-120")) / "model.safetensors"
+    file = next((shapes / "checkpoints").glob("step-200")) / "model.safetensors"
     done = call("generate", "--checkpoint", file)
     assert done.returncode == 1 and 'family "resnet"; expected a "language_model"' in done.stderr
     done = call("eval", "--checkpoint", file, "--data", folder)
