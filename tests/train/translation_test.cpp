@@ -54,8 +54,11 @@ StepPlace place(std::int64_t step) { return {.seed = 3, .step = step, .length = 
 
 std::string row_of(const torch::Tensor& tensor, std::int64_t row) {
   std::string text;
-  for (std::int64_t i = 0; i < tensor.size(1); ++i) text += std::to_string(tensor[row][i].item<std::int64_t>()) + " ";
-  return text.substr(0, text.find(" 0 "));
+  for (std::int64_t i = 0; i < tensor.size(1); ++i) {
+    const auto symbol = tensor[row][i].item<std::int64_t>();
+    if (symbol != data::kPad) text += std::to_string(symbol) + " ";
+  }
+  return text;
 }
 
 TEST(Translation, AnEpochShowsEveryPairOnceAndStepsFollowFromSeedAndStepAlone) {
@@ -131,8 +134,8 @@ TEST(Translation, AStoppedRunGoesOnToTheSameBitsAndItsFileTranslates) {
 
   Watcher stopped;
   stopped.stop_after = 4;
-  train::Trainer first(run, open(run), {folder.path("stopped"), false, ""}, stopped);
-  EXPECT_EQ(first.run(), train::Outcome::stopped);
+  EXPECT_EQ(train::Trainer(run, open(run), {folder.path("stopped"), false, ""}, stopped).run(),
+            train::Outcome::stopped);
   train::Trainer second(run, open(run), {folder.path("stopped"), true, ""}, watcher);
   EXPECT_EQ(second.run(), train::Outcome::finished);
   expect_same_run(folder.path("whole"), folder.path("stopped"), 6);
