@@ -55,9 +55,9 @@ OptionList with_data_of_run(OptionList options, const tasks::TaskKind& kind, con
   for (const auto& option : kind.train_options()) {
     const auto found = config.find(OptionFlags::dashed(option.name));
     if (found == config.end() || is_given(option.name) || !options.has(option.name)) continue;
-    if (std::holds_alternative<std::string>(options.at(option.name))) {
-      options.set(option.name, found->second.front());
-    }
+    auto value = options.at(option.name);
+    std::visit([&](auto& v) { CLI::detail::lexical_cast(found->second.front(), v); }, value);
+    options.set(option.name, value);
   }
   return options;
 }

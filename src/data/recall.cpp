@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/words.h"
 #include "contextpool/data/random.h"
-#include "nn/names.h"
 
 namespace contextpool::data {
 namespace {
@@ -80,7 +80,7 @@ void check(bool good, const char* name, std::int64_t least, std::int64_t most, s
 }  // namespace
 
 void validate(const RecallOptions& o) {
-  nn::check_word("recall", "kind", o.kind, {"recall", "hops"});
+  check_word("recall", "kind", o.kind, {"recall", "hops"});
   const auto within = [](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
     check(value >= least && value <= most, name, least, most, value);
   };

@@ -7,11 +7,11 @@
 #include <limits>
 #include <unordered_map>
 
+#include "base/words.h"
 #include "contextpool/data/translation/utf8.h"
 #include "eval/ngrams.h"
 #include "eval/tokenize.h"
 #include "eval/unicode.h"
-#include "nn/names.h"
 
 namespace contextpool::eval {
 namespace {
@@ -66,8 +66,8 @@ std::string BleuScore::details() const {
 Bleu::Bleu(BleuOptions options)
     : options_(std::move(options)),
       smoothing_value_(options_.smoothing_value.value_or(options_.smoothing == "floor" ? kFloor : kAdd)) {
-  nn::check_word("contextpool: BLEU", "tokenizer", options_.tokenizer, tokenizers());
-  nn::check_word("contextpool: BLEU", "smoothing", options_.smoothing, {"exp", "floor", "add-k", "none"});
+  check_word("contextpool: BLEU", "tokenizer", options_.tokenizer, tokenizers());
+  check_word("contextpool: BLEU", "smoothing", options_.smoothing, {"exp", "floor", "add-k", "none"});
   TORCH_CHECK_VALUE(options_.max_order >= 1 && options_.max_order <= kMostOrders,
                     "contextpool: BLEU with n-grams up to ", options_.max_order, "; expected 1 to ", kMostOrders);
   TORCH_CHECK_VALUE(std::isfinite(smoothing_value_) && smoothing_value_ >= 0, "contextpool: BLEU with smoothing value ",

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/words.h"
 #include "models/vision_cost.h"
 #include "models/vision_parts.h"
-#include "nn/names.h"
 
 namespace contextpool::models {
 namespace {
@@ -22,8 +22,8 @@ void check_options(const ResNetOptions& o) {
   check_positive(kWho, "features", o.features);
   check_share(kWho, "dropout", o.dropout);
   check_share(kWho, "stochastic_depth", o.stochastic_depth);
-  nn::check_word(kWho, "kind", o.kind, {"cifar", "imagenet"});
-  nn::check_word(kWho, "block", o.block, {"basic", "bottleneck"});
+  check_word(kWho, "kind", o.kind, {"cifar", "imagenet"});
+  check_word(kWho, "block", o.block, {"basic", "bottleneck"});
   TORCH_CHECK_VALUE(o.kind == "imagenet" || o.block == "basic", kWho, ": the CIFAR kind has basic blocks, not ",
                     o.block);
   TORCH_CHECK_VALUE(o.kind == "imagenet" || o.features % 2 == 0, kWho,

@@ -4,8 +4,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/words.h"
 #include "contextpool/models/translator.h"
-#include "nn/names.h"
 
 namespace contextpool::models {
 namespace {
@@ -30,7 +30,7 @@ std::vector<std::string> words_of(std::string_view text) {
 // The word for a layer of a list from the bottom, whose last holds for all layers above.
 std::string word_of(const char* option, const std::string& text, int64_t layer) {
   const auto words = words_of(text);
-  for (const auto& word : words) nn::check_word(kWho, option, word, {"full", "local", "area"});
+  for (const auto& word : words) check_word(kWho, option, word, {"full", "local", "area"});
   return words[std::min<std::size_t>(layer, words.size() - 1)];
 }
 
@@ -38,15 +38,15 @@ bool mixes_in(const TranslatorOptions& options, const std::string& where) {
   const auto words = words_of(options.mixer_in);
   for (const auto& word : words) {
     if (options.mixer_in.empty()) return false;
-    nn::check_word(kWho, "mixer_in", word, {"encoder", "decoder", "cross"});
+    check_word(kWho, "mixer_in", word, {"encoder", "decoder", "cross"});
   }
   return std::find(words.begin(), words.end(), where) != words.end();
 }
 
 // The kind of mixer in each place, before mixer_in is looked at.
 std::map<char, std::string> places_of(const TranslatorOptions& o) {
-  nn::check_word(kWho, "mixer", o.mixer, nn::mixer_kinds());
-  nn::check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  check_word(kWho, "mixer", o.mixer, nn::mixer_kinds());
+  check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
   if (!o.mix.places.empty()) return nn::parse_places(kWho, o.mix.places, kAllPlaces);
   if (o.mixer == "none") return {};
   const char place = o.placement == "before_attention" ? 'A' : o.placement == "after_attention" ? 'O' : 'E';

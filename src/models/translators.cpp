@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/words.h"
 #include "nn/context_pool_options.h"
-#include "nn/names.h"
 
 namespace contextpool::models {
 namespace {
@@ -148,7 +148,7 @@ const NamedTranslator& find_translator(std::string_view name) {
     if (model.name == name) return model;
     names.push_back(model.name);
   }
-  TORCH_CHECK_VALUE(false, "unknown translator \"", name, "\"", nn::did_you_mean(name, names));
+  TORCH_CHECK_VALUE(false, "unknown translator \"", name, "\"", did_you_mean(name, names));
 }
 
 TranslatorCost cost(const TranslatorOptions& options, int64_t source_length, int64_t target_length) {

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "nn/names.h"
+#include "base/words.h"
 
 namespace contextpool::models {
 namespace {
@@ -29,7 +29,7 @@ MapMixer::MapMixer(torch::nn::Module& owner, const Options& options) : options_(
     mixer_ = owner.register_module(o.kind, nn::make_mixer(o));
     return;
   }
-  nn::check_word("a mixer with stride 2", "kind", o.kind, {"context_pool", "depthwise", "average"});
+  check_word("a mixer with stride 2", "kind", o.kind, {"context_pool", "depthwise", "average"});
   TORCH_CHECK_VALUE(o.residual.empty() || o.residual == "none",
                     "a mixer with stride 2 has no residual, but residual is ", o.residual);
   if (o.kind == "context_pool") {

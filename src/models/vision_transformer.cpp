@@ -1,8 +1,8 @@
 #include "contextpool/models/vision_transformer.h"
 
+#include "base/words.h"
 #include "models/vision_cost.h"
 #include "models/vision_parts.h"
-#include "nn/names.h"
 
 namespace contextpool::models {
 namespace {
@@ -30,11 +30,11 @@ void check_options(const VisionTransformerOptions& o) {
                     ", but is ", o.image_size);
   TORCH_CHECK_VALUE(o.features % o.heads == 0, kWho, ": heads must divide the ", o.features, " features, but are ",
                     o.heads);
-  nn::check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
-  nn::check_word(kWho, "readout", o.readout, {"token", "mean"});
+  check_word(kWho, "placement", o.placement, {"after_attention", "after_block", "before_attention"});
+  check_word(kWho, "readout", o.readout, {"token", "mean"});
   TORCH_CHECK_VALUE(!o.distilled || o.readout == "token", kWho,
                     ": a distilled model reads its two tokens, not the mean");
-  nn::check_word(kWho, "windows", o.windows, {"grid", "row"});
+  check_word(kWho, "windows", o.windows, {"grid", "row"});
 }
 
 MapMixer::Options mixer_options(const VisionTransformerOptions& o, int64_t layer) {

@@ -4,9 +4,9 @@
 #include <bit>
 #include <vector>
 
+#include "base/words.h"
 #include "contextpool/nn/area_attention.h"
 #include "nn/banded_attention.h"
-#include "nn/names.h"
 #include "nn/sight.h"
 
 namespace contextpool::nn {

@@ -1,8 +1,8 @@
 #include "contextpool/nn/block.h"
 
+#include "base/words.h"
 #include "nn/mixers/context_pool.h"
 #include "nn/mixers/mixers.h"
-#include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {

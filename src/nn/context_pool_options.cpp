@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "nn/names.h"
+#include "base/words.h"
 
 namespace contextpool::nn {
 namespace {

@@ -1,7 +1,7 @@
 #include "contextpool/nn/cross_attention.h"
 
+#include "base/words.h"
 #include "contextpool/nn/area_attention.h"
-#include "nn/names.h"
 #include "nn/sight.h"
 
 namespace contextpool::nn {

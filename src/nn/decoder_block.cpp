@@ -1,6 +1,6 @@
 #include "contextpool/nn/decoder_block.h"
 
-#include "nn/names.h"
+#include "base/words.h"
 
 namespace contextpool::nn {
 namespace {

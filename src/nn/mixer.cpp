@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/words.h"
 #include "nn/mixers/mixers.h"
 #include "nn/mixers/residual.h"
-#include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {
@@ -42,6 +42,7 @@ MixerOptions MixerOptions::for_maps(const std::string& kind, int64_t features) {
 const std::vector<std::string>& mixer_kinds() {
   static const auto names = [] {
     std::vector<std::string> all;
+    all.reserve(kKinds.size());
     for (const auto& kind : kKinds) all.emplace_back(kind.name);
     return all;
   }();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nn/names.h"
+#include "base/words.h"
 
 namespace contextpool::nn {
 namespace {

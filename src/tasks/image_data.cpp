@@ -10,7 +10,7 @@
 #include "contextpool/data/images/folder.h"
 #include "contextpool/data/images/shapes.h"
 #include "contextpool/data/images/tar.h"
-#include "contextpool/data/sampler.h"
+#include "contextpool/data/permutation.h"
 #include "contextpool/io/crc32c.h"
 
 namespace contextpool::tasks {
@@ -21,7 +21,7 @@ using data::BatchChoices;
 using torch::Tensor;
 
 constexpr std::int64_t kMostNotes = 10;      // pictures that are named; the rest are counted
-constexpr std::int64_t kShuffleSeed = 2022;  // of the held-out pictures: the same in every run
+constexpr std::uint64_t kShuffleKey = 2022;  // of the held-out pictures: the same in every run
 constexpr std::int64_t kShapeTrain = 10'000, kShapeTest = 2'000;
 
 std::uint32_t checksum(const Tensor& tensor) {
@@ -55,7 +55,7 @@ class TensorImages : public ImageData {
                                        {"labels_crc32c", checksum(train.labels)}}
                     .dump();
     std::vector<std::int64_t> order(static_cast<std::size_t>(all));
-    for (std::int64_t i = 0; i < all; ++i) order[static_cast<std::size_t>(i)] = data::permuted(kShuffleSeed, 0, all, i);
+    for (std::int64_t i = 0; i < all; ++i) order[static_cast<std::size_t>(i)] = data::permuted(i, all, kShuffleKey);
     const auto shuffled = torch::tensor(order);
     const auto take = [&](std::int64_t begin, std::int64_t end) {
       const auto rows = std::get<0>(shuffled.slice(0, begin, end).sort());
@@ -143,7 +143,8 @@ class FileImages : public ImageData {
     batch_.flip_probability = 0;  // done when the picture is decoded
     batch_.erase.probability = options.erase;
     std::string names;
-    for (std::int64_t i = 0; i < train_->size(); ++i) names += train_->name(i) + '\n' + std::to_string(train_->label(i));
+    for (std::int64_t i = 0; i < train_->size(); ++i)
+      names += train_->name(i) + '\n' + std::to_string(train_->label(i));
     identity_ = nlohmann::ordered_json{{"pictures", train_->size()},
                                        {"names_crc32c", io::crc32c(std::as_bytes(std::span(names)))}}
                     .dump();
@@ -188,9 +189,7 @@ class FileImages : public ImageData {
   }
 
  private:
-  const data::PictureCollection& of(ImageSplit split) const {
-    return split == ImageSplit::train ? *train_ : *val_;
-  }
+  const data::PictureCollection& of(ImageSplit split) const { return split == ImageSplit::train ? *train_ : *val_; }
 
   std::unique_ptr<data::PictureCollection> train_, val_;
   data::ViewOptions view_;
@@ -211,7 +210,8 @@ std::string format_of(const ClassificationOptions& options) {
   for (const auto& place : {folder, folder / "cifar-100-binary"}) {
     if (fs::exists(place / "train.bin")) return "cifar100";
   }
-  TORCH_CHECK_VALUE(false, options.data, ": no pictures found; expected train/ and val/ with a folder for each class or ",
+  TORCH_CHECK_VALUE(false, options.data,
+                    ": no pictures found; expected train/ and val/ with a folder for each class or ",
                     "tar shards, or CIFAR's binary files (data_batch_1.bin or train.bin, unpacked)");
 }
 
@@ -240,8 +240,8 @@ std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std
   const auto format = format_of(options);
   if (format == "folder") return std::make_unique<FileImages>(options.data, options, image_size);
   TORCH_CHECK_VALUE(image_size == data::kCifarSide, "contextpool: the pictures of ", format, " have ", data::kCifarSide,
-                    " x ", data::kCifarSide, " pixels, but the model is for ", image_size,
-                    "; give it --image-size ", data::kCifarSide);
+                    " x ", data::kCifarSide, " pixels, but the model is for ", image_size, "; give it --image-size ",
+                    data::kCifarSide);
   if (format == "shapes") {
     const auto train = data::make_shapes(0, 0, kShapeTrain), test = data::make_shapes(0, kShapeTrain, kShapeTest);
     auto held = options;

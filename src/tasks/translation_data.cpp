@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/words.h"
-#include "contextpool/data/sampler.h"
+#include "contextpool/data/permutation.h"
 #include "contextpool/data/translation/number_names.h"
 
 namespace contextpool::tasks {
@@ -35,7 +35,7 @@ Texts hold_out(const data::ParallelText& all, double share) {
                     " pairs, of which none would be left to train on; name dev-source, or set dev-share to 0");
   std::vector<std::pair<std::string, std::string>> train, dev;
   for (std::int64_t i = 0; i < all.size(); ++i) {
-    const auto pair = all.pair(data::permuted(kHeldOutSeed, 0, all.size(), i));
+    const auto pair = all.pair(data::permuted(i, all.size(), kHeldOutSeed));
     (i < count ? dev : train).emplace_back(pair.source, pair.target);
   }
   const data::ParallelOptions any{.max_characters = 0};  // they were checked once

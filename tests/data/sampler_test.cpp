@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -15,38 +14,6 @@
 
 namespace contextpool::testing {
 namespace {
-
-TEST(Permutation, VisitsEveryItemOnce) {
-  for (const std::int64_t size : {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000}) {
-    std::set<std::int64_t> seen;
-    for (std::int64_t i = 0; i < size; ++i) {
-      const auto item = data::permuted(7, 3, size, i);
-      EXPECT_GE(item, 0);
-      EXPECT_LT(item, size);
-      seen.insert(item);
-    }
-    EXPECT_EQ(static_cast<std::int64_t>(seen.size()), size);
-  }
-  EXPECT_ANY_THROW(data::permuted(0, 0, 4, 4));
-}
-
-TEST(Permutation, LooksLikeChance) {
-  // Where item 0 goes over many epochs is uniform (chi-squared of 15 degrees of freedom: 37.7 is 1 in 1000), and
-  // neighbours do not stay neighbours.
-  constexpr std::int64_t kSize = 16, kEpochs = 4000;
-  std::vector<double> counts(kSize);
-  std::int64_t neighbours = 0;
-  for (std::int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const auto a = data::permuted(1, epoch, kSize, 0), b = data::permuted(1, epoch, kSize, 1);
-    ++counts[static_cast<std::size_t>(a)];
-    neighbours += b == a + 1 ? 1 : 0;
-  }
-  double chi_squared = 0;
-  const double expected = static_cast<double>(kEpochs) / kSize;
-  for (const auto n : counts) chi_squared += (n - expected) * (n - expected) / expected;
-  EXPECT_LT(chi_squared, 37.7);
-  EXPECT_NEAR(static_cast<double>(neighbours) / kEpochs, 1.0 / kSize, 0.02);
-}
 
 TEST(EpochItems, AreTheSameFromAnyStepAndCrossEpochs) {
   const auto all = data::epoch_items(5, 10, 0, 40);

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
+#include "contextpool/data/permutation.h"
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
 #include "files.h"
 
 namespace contextpool::testing {
@@ -32,6 +32,7 @@ std::vector<PairLength> lengths_of(std::int64_t count) {
 
 std::vector<std::vector<std::int64_t>> epoch_of(const TokenBatches& batches, std::int64_t epoch) {
   std::vector<std::vector<std::int64_t>> all;
+  all.reserve(static_cast<std::size_t>(batches.per_epoch()));
   for (std::int64_t b = 0; b < batches.per_epoch(); ++b) all.push_back(batches.batch(epoch * batches.per_epoch() + b));
   return all;
 }

@@ -20,7 +20,7 @@ using data::VocabularyOptions;
 
 class Vocabularies : public ::testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override {
+  void SetUp() override {  // NOLINT(readability-identifier-naming): GoogleTest's name
     if (!data::has_sentencepiece()) GTEST_SKIP() << "built without SentencePiece";
   }
   static ParallelText text() { return data::number_pairs("de", data::Split::train, 1500, 1); }
@@ -131,7 +131,8 @@ TEST_P(Vocabularies, OtherBytesAreRefused) {
     try {
       const auto changed = Vocabulary::from_bytes(bytes, "changed");
       for (const auto symbol : changed.encode("zweihundert 漢")) EXPECT_TRUE(symbol >= 0 && symbol < changed.size());
-    } catch (const c10::Error&) {
+    } catch (const c10::Error& error) {
+      EXPECT_EQ(std::string(error.what()).rfind("changed: ", 0), 0U) << error.what();
     }
   }
 }

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 
+import contextpool
 from program import call, contextpool_says, log
 
 image = pytest.importorskip("PIL.Image", reason="this Python has no Pillow")
@@ -36,6 +38,14 @@ def test_the_score_is_of_the_average_with_its_buffers(shapes: Path, tmp_path: Pa
     contextpool_says("eval", "--run", shapes, "--per-class", tmp_path / "classes.json")
     classes = json.loads((tmp_path / "classes.json").read_text())
     assert len(classes) == 10 and sum(c["images"] for c in classes) == 2000
+
+
+def test_python_loads_the_same_classifier(shapes: Path) -> None:
+    model = contextpool.models.load(shapes)
+    assert isinstance(model, contextpool.models.ResNet) and not model.training
+    assert model.options.classes == 10 and model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    with pytest.raises(ValueError, match="not a checkpoint of a language model, but of a resnet"):
+        contextpool.models.LanguageModel.load(shapes)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ def test_jpegs_have_the_bits_of_pillow_and_crops_those_of_the_whole(tmp_path: Pa
     assert max(check_decoding(tmp_path, files, crops=6).values()) == 0
 
 
+def test_crops_of_progressive_jpegs_that_lack_scans_are_parts_of_the_whole(tmp_path: Path) -> None:
+    """libjpeg smooths their blocks by those beside them, a crop's edges included."""
+    files = {}
+    for subsampling in (0, 2):
+        data = saved(scene(70, 50), "JPEG", progressive=True, subsampling=subsampling)
+        starts = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
+        for scans in (1, 3):
+            tables = data.rindex(b"\xff\xc4", 0, starts[scans])  # of the first scan left out
+            files[f"{subsampling}-{scans}"] = data[:tables] + b"\xff\xd9"
+    check_decoding(tmp_path, files, crops=20)
+
+
 def test_pngs_of_every_kind_have_the_bits_of_pillow(tmp_path: Path) -> None:
     picture = scene(45, 31)
     alpha = picture.copy()

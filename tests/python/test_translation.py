@@ -25,7 +25,7 @@ EVERY = ["--checkpoint-every", "10", "--steps", "40"]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translation") / "run"
     said = contextpool_says("train", "--run", folder, *TINY, *NUMBERS, *SHORT, *EVERY)
-    assert "bleu" in said
+    assert " exact " in said
     return folder
 
 
@@ -44,8 +44,8 @@ def said_of(text: subprocess.CompletedProcess) -> str:
 def test_a_run_learns_and_resumes_to_the_same_bits(run: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
-    assert {"dev_bleu", "dev_loss"} <= lines[-1].keys()
-    assert json.loads((run / "checkpoints" / "BEST.json").read_text())["metric"] == "dev_bleu"
+    assert {"dev_exact", "dev_loss"} <= lines[-1].keys()
+    assert json.loads((run / "checkpoints" / "BEST.json").read_text())["metric"] == "dev_exact"
     again = tmp_path / "again"
     contextpool_says("train", "--run", again, *TINY, *NUMBERS, *SHORT, "--checkpoint-every", 10, "--steps", 20)
     contextpool_says("train", "--run", again, "--resume", "--steps", 40)
@@ -59,7 +59,7 @@ def test_eval_agrees_with_sacrebleu(run: Path, tmp_path: Path) -> None:
     said = json.loads(
         contextpool_says("eval", "--run", run, "--sentences", 50, "--output", output, "--json", "--device", "cpu")
     )
-    assert said["sentences"] == 50 and 0 <= said["exact"] <= 1
+    assert said["sentences"] == 50 and 0 <= said["exact"] <= 100
     assert len(output.read_text().splitlines()) == 50
 
     source, target = tmp_path / "source", tmp_path / "target"
@@ -76,7 +76,7 @@ def test_eval_agrees_with_sacrebleu(run: Path, tmp_path: Path) -> None:
     assert said["BLEU"]["score"] == pytest.approx(bleu.corpus_score(hypotheses, references).score, abs=1e-6)
     assert said["chrF2"]["score"] == pytest.approx(chrf.corpus_score(hypotheses, references).score, abs=1e-6)
     assert said["BLEU"]["signature"] == str(bleu.get_signature())
-    assert said["exact"] == 0.25
+    assert said["exact"] == 25
     paired = said["BLEU"]["paired"]
     assert paired["system"]["score"] > paired["baseline"]["score"] and 0 < paired["p_value"] <= 1
     lower = contextpool_says("eval", "--hypotheses", ours, *data, "--lowercase")

@@ -128,7 +128,7 @@ TEST(Translation, AStoppedRunGoesOnToTheSameBitsAndItsFileTranslates) {
   train::Trainer whole(run, open(run), {folder.path("whole"), false, ""}, watcher);
   EXPECT_EQ(whole.run(), train::Outcome::finished);
   ASSERT_TRUE(watcher.reports.back().dev);
-  EXPECT_EQ(watcher.reports.back().dev->figures[0].first, "bleu");
+  EXPECT_EQ(watcher.reports.back().dev->figures[0].first, "exact");
   EXPECT_TRUE(watcher.reports.back().dev->higher_is_better);
   EXPECT_TRUE(std::isfinite(watcher.reports.back().dev->figures[1].second));
 

@@ -1,19 +1,15 @@
 // Which items a step sees, as a pure function of (seed, how many items came before): nothing has to be saved to go on
 // at any step, and neither threads nor ranks change it.
 //
-// Epochs: the k-th item of a run is item permuted(seed, k / size, k % size) of the split, so that every epoch shows
-// each item once, in an order of its own. A batch may span the end of an epoch. (Texts are sampled with repetition
-// instead: data/batch.h.)
+// Epochs: the k-th item of a run is item permuted(k % size, size, key of (seed, k / size)) of the split, so that every
+// epoch shows each item once, in an order of its own. A batch may span the end of an epoch. (Texts are sampled with
+// repetition instead: data/batch.h.)
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 namespace contextpool::data {
-
-// Where item `position` of 0 .. size - 1 goes in the permutation that (seed, epoch) chooses: a Feistel network on the
-// next power of four, walked until it falls below `size`. Takes constant time and no memory.
-std::int64_t permuted(std::int64_t seed, std::int64_t epoch, std::int64_t size, std::int64_t position);
 
 struct EpochItem {
   std::int64_t epoch = 0;

@@ -1,5 +1,6 @@
 """Whole models, as the command-line program trains them."""
 
+from ._load import load
 from ._vision import LogitsAndWindows, no_decay
 from .beam_search import BeamSearchOptions, Hypothesis
 from .foreign import ForeignReport, load_foreign
@@ -30,6 +31,7 @@ __all__ = [
     "VisionTransformer",
     "VisionTransformerOptions",
     "label_smoothed_loss",
+    "load",
     "load_foreign",
     "no_decay",
 ]

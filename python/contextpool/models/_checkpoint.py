@@ -39,6 +39,19 @@ def read_model(path: Path, what: str) -> tuple[Path, dict[str, Any], dict[str, T
     return file, options, weights
 
 
+def family_of(path: Path) -> str:
+    """The family of the model meant by a path, in words; a file of version 0.1.0, which does not say, has a language
+    model."""
+    from safetensors import safe_open
+
+    file = model_file(path)
+    with safe_open(str(file), "pt") as opened:
+        metadata = opened.metadata() or {}
+    if _OPTIONS not in metadata:
+        raise ValueError(f"{file}: not a model of contextpool: no {_OPTIONS} in its metadata")
+    return str(metadata.get(_FAMILY, "language_model")).replace("_", " ")
+
+
 def load_weights(model: nn.Module, weights: dict[str, Tensor], file: Path) -> None:
     """ValueError where the names or shapes are not those of the model."""
     try:

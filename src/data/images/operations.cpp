@@ -112,7 +112,8 @@ void contrast(Image& image, float factor) {
   const auto pixels = image.width() * image.height();
   std::int64_t sum = 0;
   for (std::int64_t i = 0; i < pixels; ++i, p += kColours) sum += luminance(p);
-  const auto mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(pixels) + 0.5);
+  const double rounded = static_cast<double>(sum) / static_cast<double>(pixels) + 0.5;
+  const auto mean = static_cast<int>(rounded);
   map(image, [&](int x) { return blended(mean, x, factor); });
 }
 

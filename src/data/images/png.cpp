@@ -131,8 +131,8 @@ class Png final : public ImageDecoder::Source {
     Handle(const Handle&) = delete;
     Handle& operator=(const Handle&) = delete;
   };
-  png_structp png() { return handle_.png; }
-  png_infop info() { return handle_.info; }
+  png_structp png() const { return handle_.png; }
+  png_infop info() const { return handle_.info; }
 
   Handle handle_;
 };

@@ -38,9 +38,9 @@ resample::Taps taps_of(std::int64_t in, float from, float to, std::int64_t out, 
   std::vector<double> real(static_cast<std::size_t>(taps.most));
   for (std::int64_t i = 0; i < out; ++i) {
     const double centre = static_cast<double>(from) + (static_cast<double>(i) + 0.5) * scale;
-    // Casts cut towards zero, as in Pillow.
-    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(centre - reach + 0.5));
-    const auto last = std::min(in, static_cast<std::int64_t>(centre + reach + 0.5));
+    const double low = centre - reach + 0.5, high = centre + reach + 0.5;  // cut towards zero below, as in Pillow
+    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(low));
+    const auto last = std::min(in, static_cast<std::int64_t>(high));
     const auto count = last - first;
     double sum = 0;
     for (std::int64_t j = 0; j < count; ++j) {

@@ -71,6 +71,7 @@ void draw(const Shape& shape, Draws& draws, std::int64_t side, std::uint8_t* out
 const std::vector<std::string>& shape_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
+    all.reserve(kShapes.size());
     for (const auto& shape : kShapes) all.emplace_back(shape.name);
     return all;
   }();

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/words.h"
+#include "contextpool/data/permutation.h"
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
-#include "nn/names.h"
 
 namespace contextpool::data {
 namespace {
@@ -32,7 +32,7 @@ std::string english(std::int64_t n) {
   if (n == kLargestNumber) return "one million";
   const auto unit = n < kThousand ? kHundred : kThousand;
   const auto rest = n % unit;
-  const auto head = english(n / unit) + (unit == kHundred ? " hundred" : " thousand");
+  auto head = english(n / unit) + (unit == kHundred ? " hundred" : " thousand");
   if (rest == 0) return head;
   return head + (rest < kHundred ? " and " : " ") + english(rest);
 }
@@ -62,7 +62,7 @@ std::string french_small(std::int64_t n, bool last) {
                           "cinquante", "soixante", "soixante", "quatre-vingt", "quatre-vingt"};
   constexpr std::int64_t kSeventy = 70, kEighty = 80, kNinety = 90;
   if (n < kTwenty) return below(kSmall, n);
-  const auto word = tens(kTens, n);
+  auto word = tens(kTens, n);
   const bool from_ten = (n >= kSeventy && n < kEighty) || n >= kNinety;
   const auto rest = n % 10 + (from_ten ? 10 : 0);
   if (n == kEighty) return last ? "quatre-vingts" : word;
@@ -92,7 +92,7 @@ std::vector<std::string> number_languages() { return {"en", "de", "fr"}; }
 
 std::string number_name(std::int64_t number, const std::string& language) {
   check(number);
-  nn::check_word("contextpool: number names", "language", language, number_languages());
+  check_word("contextpool: number names", "language", language, number_languages());
   if (language == "en") return english(number);
   return language == "de" ? german(number) : french(number);
 }

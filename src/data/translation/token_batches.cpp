@@ -6,8 +6,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "contextpool/data/permutation.h"
 #include "contextpool/data/random.h"
-#include "contextpool/data/translation/permutation.h"
 
 namespace contextpool::data {
 namespace {

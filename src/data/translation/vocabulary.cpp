@@ -5,11 +5,11 @@
 
 #include <limits>
 
+#include "base/words.h"
 #include "contextpool/data/translation/utf8.h"
 #include "contextpool/io/crc32c.h"
 #include "contextpool/io/files.h"
 #include "data/translation/sentencepiece.h"
-#include "nn/names.h"
 
 namespace contextpool::data {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::int64_t kSpecial = 4, kBytes = 256;
 constexpr std::int64_t kMostPieces = 10'000'000;
 
 void check(const VocabularyOptions& options) {
-  nn::check_word("contextpool: vocabulary", "type", options.type, {"bpe", "unigram"});
+  check_word("contextpool: vocabulary", "type", options.type, {"bpe", "unigram"});
   const auto least = kSpecial + 1 + (options.byte_fallback ? kBytes : 0);
   TORCH_CHECK_VALUE(options.size >= least && options.size <= kMostPieces, "contextpool: a vocabulary of ", options.size,
                     " pieces; expected ", least, " to ", kMostPieces);

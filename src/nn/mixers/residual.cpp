@@ -1,7 +1,7 @@
 #include "nn/mixers/residual.h"
 
+#include "base/words.h"
 #include "nn/mixers/mixers.h"
-#include "nn/names.h"
 
 namespace contextpool::nn {
 namespace {

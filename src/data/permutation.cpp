@@ -1,4 +1,4 @@
-#include "contextpool/data/translation/permutation.h"
+#include "contextpool/data/permutation.h"
 
 #include <c10/util/Exception.h>
 
