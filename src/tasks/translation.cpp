@@ -219,7 +219,7 @@ double Translation::dev_loss(std::int64_t tokens, bool bfloat16) {
   return sum / count;
 }
 
-Figure Translation::dev_bleu(bool bfloat16) {
+Figure Translation::dev_quality(bool bfloat16) {
   const auto& text = data_->dev->text;
   std::vector<std::string_view> sources;
   eval::Sentences references, hypotheses;
@@ -235,7 +235,10 @@ Figure Translation::dev_bleu(bool bfloat16) {
   for (auto& found : translate_sentences(translator_, data_->vocabularies, sources, request)) {
     hypotheses.push_back(std::move(found.front().text));
   }
-  return {"bleu", eval::Bleu().corpus(hypotheses, {references}).score};
+  if (!generated_language(options_.data)) return {"bleu", eval::Bleu().corpus(hypotheses, {references}).score};
+  double equal = 0;
+  for (std::size_t i = 0; i < hypotheses.size(); ++i) equal += hypotheses[i] == references[i] ? 1 : 0;
+  return {"exact", 100 * equal / size(static_cast<std::int64_t>(hypotheses.size()))};
 }
 
 std::optional<Score> Translation::score_dev(const StepPlace& place, bool bfloat16) {
@@ -243,7 +246,7 @@ std::optional<Score> Translation::score_dev(const StepPlace& place, bool bfloat1
   const torch::NoGradGuard no_grad;
   translator_->eval();
   Score score{{}, /*higher_is_better=*/options_.eval_sentences > 0, /*shown=*/0};
-  if (options_.eval_sentences > 0) score.figures.push_back(dev_bleu(bfloat16));
+  if (options_.eval_sentences > 0) score.figures.push_back(dev_quality(bfloat16));
   score.figures.emplace_back("loss", dev_loss(place.batch, bfloat16));
   return score;
 }

@@ -250,7 +250,7 @@ EvalResult evaluate_translation(const EvalRequest& request) {
   const auto count = static_cast<double>(hypotheses.size());
   result.line += "\n" + format("exact %.2f %% of %zu sentences of %s", 100 * static_cast<double>(exact) / count,
                                hypotheses.size(), test.name.c_str());
-  json["exact"] = static_cast<double>(exact) / count;
+  json["exact"] = 100 * static_cast<double>(exact) / count;
   json["sentences"] = hypotheses.size();
   if (o.hypotheses.empty()) {
     result.line += format("; %.1f sentences/s", count / seconds);

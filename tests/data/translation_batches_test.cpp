@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "contextpool/data/random.h"
 #include "contextpool/data/permutation.h"
+#include "contextpool/data/random.h"
 #include "files.h"
 
 namespace contextpool::testing {

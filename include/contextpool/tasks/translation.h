@@ -4,7 +4,8 @@
 //
 //   -(1 - eps) log p(y) - eps/V sum_v log p(v)
 //
-// The score is BLEU of translations of dev sentences, and the plain cross-entropy of the dev text in nats a token.
+// The score is BLEU of translations of dev sentences, and the plain cross-entropy of the dev text in nats a token. Of
+// generated numbers, whose names may be one word and thus have no BLEU, it is the percentage of exact translations.
 //
 // Data by their name:
 //   a file and `target`          as many lines in both; or one file of two columns, separated by a tab. Plain or gzip
@@ -97,7 +98,7 @@ class Translation : public Task {
                                                     std::int64_t min_rows) const;
   torch::Tensor cross_entropy(const std::vector<torch::Tensor>& batch, double smoothing, bool bfloat16);
   double dev_loss(std::int64_t tokens, bool bfloat16);
-  Figure dev_bleu(bool bfloat16);
+  Figure dev_quality(bool bfloat16);
 
   TranslationOptions options_;
   std::unique_ptr<TranslationData> data_;

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "contextpool/data/random.h"
 #include "contextpool/data/permutation.h"
+#include "contextpool/data/random.h"
 
 namespace contextpool::data {
 namespace {
