@@ -12,7 +12,9 @@ struct VisionTraits {
   using Options = OptionsOf;
   using Module = ModuleOf;
   static Options of_files() { return {}; }
-  static double least_parameters(const Options& options) { return static_cast<double>(models::cost(options).parameters); }
+  static double least_parameters(const Options& options) {
+    return static_cast<double>(models::cost(options).parameters);
+  }
   static Cost cost(const Options& options, int64_t /*length*/) {
     const auto counted = models::cost(options);
     return {.parameters = counted.parameters,

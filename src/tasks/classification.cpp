@@ -19,8 +19,7 @@ namespace F = torch::nn::functional;
 
 class Classification : public Task {
  public:
-  Classification(const TaskKind& kind, const models::Family& family, const OptionList& model,
-                 const OptionList& options)
+  Classification(const TaskKind& kind, const models::Family& family, const OptionList& model, const OptionList& options)
       : Task(kind, family, model, options) {
     assign_options(options_, options);
     size_ = model.get<std::int64_t>("image_size");
@@ -41,8 +40,8 @@ class Classification : public Task {
             {kImagesKey, images_metadata(data_->normalization(), options_.central_ratio)}};
   }
   void check_stage(std::int64_t /*length*/, std::int64_t batch) const override {
-    TORCH_CHECK_VALUE(batch <= data_->size(ImageSplit::train), "contextpool: a batch of ", batch, " pictures, but only ",
-                      data_->size(ImageSplit::train), " are there to train on");
+    TORCH_CHECK_VALUE(batch <= data_->size(ImageSplit::train), "contextpool: a batch of ", batch,
+                      " pictures, but only ", data_->size(ImageSplit::train), " are there to train on");
   }
   std::int64_t steps_per_epoch(std::int64_t /*length*/, std::int64_t batch) const override {
     return (data_->size(ImageSplit::train) + batch - 1) / batch;
@@ -56,13 +55,13 @@ class Classification : public Task {
     const auto rows = data::part_of({0, place.batch}, part.index, part.count);
     const auto count = rows.end - rows.begin;
     std::vector<ImageRow> wanted;
-    for (const auto& e : data::epoch_items(place.seed, data_->size(ImageSplit::train), place.items_before + rows.begin,
-                                           count)) {
+    for (const auto& e :
+         data::epoch_items(place.seed, data_->size(ImageSplit::train), place.items_before + rows.begin, count)) {
       wanted.push_back({e.epoch, e.item});
     }
     auto tensors = data_->training_rows(place.seed, wanted);
-    const auto mix = data::choose_mix(size_, size_, mix_,
-                                      data::Draws(place.seed, place.step, part.index, data::Purpose::mix));
+    const auto mix =
+        data::choose_mix(size_, size_, mix_, data::Draws(place.seed, place.step, part.index, data::Purpose::mix));
     tensors.push_back(torch::tensor({mix.lambda, static_cast<double>(mix.box.left), static_cast<double>(mix.box.top),
                                      static_cast<double>(mix.box.width), static_cast<double>(mix.box.height)},
                                     torch::kDouble));
@@ -84,9 +83,8 @@ class Classification : public Task {
     const auto& labels = batch[batch.size() - 2];
     const auto sum = [&](const Tensor& of) {
       if (!mixes) {
-        return F::cross_entropy(of, labels,
-                                F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(
-                                    options_.label_smoothing));
+        return F::cross_entropy(
+            of, labels, F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(options_.label_smoothing));
       }
       const auto targets = data::mix_targets(labels, classes_, mix, options_.label_smoothing);
       return F::cross_entropy(of, targets.to(torch::kFloat), F::CrossEntropyFuncOptions().reduction(torch::kSum));
@@ -118,8 +116,9 @@ class Classification : public Task {
   static data::Mix mix_of(const Tensor& numbers) {
     const auto here = numbers.cpu();
     const auto* n = here.const_data_ptr<double>();
-    return {n[0], {static_cast<std::int64_t>(n[1]), static_cast<std::int64_t>(n[2]), static_cast<std::int64_t>(n[3]),
-                   static_cast<std::int64_t>(n[4])}};
+    return {n[0],
+            {static_cast<std::int64_t>(n[1]), static_cast<std::int64_t>(n[2]), static_cast<std::int64_t>(n[3]),
+             static_cast<std::int64_t>(n[4])}};
   }
 
   ClassificationOptions options_;

@@ -138,9 +138,14 @@ EvalResult evaluate_classification(const EvalRequest& request) {
                 100 * score.top5(), static_cast<long long>(score.images), o.split.c_str(), score.loss, rate);
   const auto classes = class_figures(score, data->class_names());
   if (!o.per_class.empty()) io::replace_file(o.per_class, classes.dump(2) + "\n");
-  const Json json{{"top1", score.top1()},     {"top5", score.top5()}, {"images", score.images},
-                  {"loss", score.loss},       {"split", o.split},     {"images_per_second", rate},
-                  {"memory", runtime::peak_memory(request.device)},   {"classes", classes}};
+  const Json json{{"top1", score.top1()},
+                  {"top5", score.top5()},
+                  {"images", score.images},
+                  {"loss", score.loss},
+                  {"split", o.split},
+                  {"images_per_second", rate},
+                  {"memory", runtime::peak_memory(request.device)},
+                  {"classes", classes}};
   return {line.data(), json.dump()};
 }
 

@@ -16,7 +16,7 @@ namespace contextpool::tasks {
 
 struct ImageScore {
   std::int64_t images = 0, right = 0, right_of_five = 0;
-  double loss = 0;                                  // mean cross-entropy, nats
+  double loss = 0;  // mean cross-entropy, nats
   std::vector<std::int64_t> class_images, class_right;
   double top1() const { return static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, images)); }
   double top5() const {

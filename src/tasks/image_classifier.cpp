@@ -36,8 +36,8 @@ TrainedClassifier::TrainedClassifier(const std::filesystem::path& file, torch::D
       images.at("central_ratio").get_to(central_ratio_);
     }
   } catch (const Json::exception& e) {
-    TORCH_CHECK_VALUE(false, file.string(), ": what its metadata says of classes and pictures cannot be read: ",
-                      e.what());
+    TORCH_CHECK_VALUE(false, file.string(),
+                      ": what its metadata says of classes and pictures cannot be read: ", e.what());
   }
   if (class_names_.empty()) {  // a file of another program
     for (std::int64_t i = 0; i < classes; ++i) class_names_.push_back("class " + std::to_string(i));

@@ -86,8 +86,8 @@ double LanguageModellingKind::least_activations(const OptionList& model_options,
 }  // namespace
 
 LanguageModelling::LanguageModelling(const LanguageModelOptions& model, LanguageModellingOptions options)
-    : Task(task_of(models::find_family(kFamily)), models::find_family(kFamily), list_options(with_vocabulary(model, options)),
-           list_options(options)),
+    : Task(task_of(models::find_family(kFamily)), models::find_family(kFamily),
+           list_options(with_vocabulary(model, options)), list_options(options)),
       options_(std::move(options)),
       text_(options_.data, options_.layout) {
   if (options_.eval_tokens > 0) data::check_window(text_, data::Split::dev, 1);
