@@ -99,6 +99,10 @@ def test_preset_takes_a_step_scaled_down(name: str, tmp_path: Path, text: Path) 
         data.write_bytes(bytes(b if chr(b) in "abcdefghijklmnopqrstuvwxyz" else 32 for b in text.read_bytes().lower()))
     layout = {"enwik8": "bytes", "text8": "letters"}.get(preset.get("layout"), "bytes")
     flags = [*SMALL, *SHORT, "--steps", 1, "--warmup", 1, "--layout", layout, "--data", data]
+    if "nmt" in preset["model"]:
+        small = ["--layers", 1, "--features", 16, "--heads", 2, "--feedforward", 32, "--vocabulary-size", 90]
+        numbers = ["--data", "numbers-de", "--numbers", 500, "--eval-sentences", 4]
+        flags = [*small, *numbers, "--steps", 1, "--device", "cpu"]
     contextpool_says("train", "--preset", name, "--run", tmp_path / "run", *flags)
     stages = len(preset["lr"]) if isinstance(preset["lr"], list) else 1
     losses = [line["loss"] for line in log(tmp_path / "run")]
