@@ -103,6 +103,11 @@ def test_preset_takes_a_step_scaled_down(name: str, tmp_path: Path, text: Path) 
         small = ["--layers", 1, "--features", 16, "--heads", 2, "--feedforward", 32, "--vocabulary-size", 90]
         numbers = ["--data", "numbers-de", "--numbers", 500, "--eval-sentences", 4]
         flags = [*small, *numbers, "--steps", 1, "--device", "cpu"]
+    if "vit" in preset["model"] or "resnet" in preset["model"]:
+        small = ["--layers", 1] if "vit" in preset["model"] else ["--depths", "1,1,1"]
+        pictures = ["--data", "shapes", "--format", "shapes", "--dev-images", 40, "--batch", 4]
+        counted = ["--epochs", 0, "--warmup-epochs", 0, "--steps", 1, "--warmup", 1]
+        flags = [*small, *pictures, *counted, "--device", "cpu", "--threads", 1]
     contextpool_says("train", "--preset", name, "--run", tmp_path / "run", *flags)
     stages = len(preset["lr"]) if isinstance(preset["lr"], list) else 1
     losses = [line["loss"] for line in log(tmp_path / "run")]
