@@ -155,7 +155,12 @@ class ClassificationKind : public TaskKind {
                       ", pad ", o.pad, ", dev-images ", o.dev_images, "; expected at least 1, 0 and 0");
     TORCH_CHECK_VALUE(parts <= batch, "contextpool: accumulate is ", parts, ", but a batch has only ", batch,
                       " pictures");
-    if (!o.rand_augment.empty()) data::rand_augment_named(o.rand_augment);
+    if (o.rand_augment.empty()) return;
+    try {
+      data::rand_augment_named(o.rand_augment);
+    } catch (const io::Error& e) {
+      TORCH_CHECK_VALUE(false, "contextpool: rand-augment: ", e.what());
+    }
   }
   double least_activations(const OptionList& model, std::int64_t /*length*/, double batch,
                            bool /*bfloat16*/) const override {

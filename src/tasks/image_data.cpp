@@ -244,10 +244,8 @@ std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std
                     data::kCifarSide);
   if (format == "shapes") {
     const auto train = data::make_shapes(0, 0, kShapeTrain), test = data::make_shapes(0, kShapeTrain, kShapeTest);
-    auto held = options;
-    held.dev_images = std::min<std::int64_t>(held.dev_images, kShapeTest);
     return std::make_unique<TensorImages>(Labelled{train.pictures, train.labels}, Labelled{test.pictures, test.labels},
-                                          data::shape_names(), held);
+                                          data::shape_names(), options);
   }
   const auto cifar = data::read_cifar(options.data, format == "cifar10" ? 10 : 100);
   return std::make_unique<TensorImages>(labelled(cifar.train), labelled(cifar.test), cifar.class_names, options);

@@ -124,6 +124,7 @@ def test_bad_data_are_one_clear_line(words: list[object], status: int, expected:
     (tmp_path / "SHORT").mkdir()
     for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
         (tmp_path / "SHORT" / name).write_bytes(b"\0" * 1000)
+    (tmp_path / "SHORT/batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
     names = {"EMPTY", "ONE", "MISSING", "SHORT"}
     flags = [tmp_path / w if w in names else w for w in words]
     done = call("train", "--run", tmp_path / "run", "--model", "resnet-20", "--steps", 1, "--device", "cpu", "--batch", 8, *flags)
