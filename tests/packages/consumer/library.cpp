@@ -2,7 +2,7 @@
 // it and lets it write, then makes the module refuse bad options.
 #include <contextpool/io/checkpoint.h>
 #include <contextpool/models/generate.h>
-#include <contextpool/models/registry.h>
+#include <contextpool/models/language_models.h>
 #include <contextpool/nn/context_pool.h>
 #include <torch/torch.h>
 
