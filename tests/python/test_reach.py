@@ -55,7 +55,7 @@ def share(attention: Attention, tokens: int) -> torch.Tensor:
 
 
 def formula(attention: Attention, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    q, k, v = attention._project(x, rotation)
+    q, k, v = attention._project(x, rotation, None)
     weight = (q @ k.transpose(-1, -2) / math.sqrt(D // HEADS)).exp() * share(attention, x.shape[1])
     return attention.out((weight / weight.sum(-1, keepdim=True) @ v).transpose(1, 2).flatten(2))
 
