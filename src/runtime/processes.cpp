@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -23,6 +24,13 @@ constexpr std::chrono::milliseconds kNoticePause{50};
 constexpr const char* kPrefix = "contextpool";
 
 std::vector<std::uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+void keep_forever(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(group);
+}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -96,8 +104,7 @@ class Processes::Group {
 
  private:
   [[noreturn]] void lose(const char* what, const std::string& why) {
-    // Its threads may wait for peers that wait for this one; they end with the program.
-    static_cast<void>(new c10::intrusive_ptr<c10d::ProcessGroup>(group_));
+    keep_forever(group_);  // its threads may wait for peers that wait for this one; they end with the program
     const auto silent = silent_ranks();
     std::string who;
     for (const auto rank : silent) who += (who.empty() ? " " : ", ") + std::to_string(rank);

@@ -20,8 +20,8 @@ namespace contextpool::runtime {
 // What torchrun says in the environment.
 struct Launch {
   int rank = 0, size = 1, local_rank = 0;
-  int restarts = 0;     // of all processes, after a failure (--max-restarts)
-  std::string address;  // of the store where the processes meet
+  int restarts = 0;          // of all processes, after a failure (--max-restarts)
+  std::string address = {};  // of the store where the processes meet
   int port = 0;
   bool store_runs = false;  // torchrun itself keeps the store; else the first process does
 };
