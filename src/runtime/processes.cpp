@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -54,6 +55,17 @@ class Processes::Group {
     }
     attempt_ = c10::make_intrusive<c10d::PrefixStore>("attempt-" + std::to_string(launch.restarts), job_);
   }
+
+  ~Group() {
+    // NCCL wants to be told of a normal end; after an error it could wait for ever to hear of the others.
+    if (!group_ || lost_ || std::uncaught_exceptions() > 0) return;
+    try {
+      group_->shutdown();
+    } catch (const std::exception&) {  // the process ends all the same
+    }
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
 
   void connect(torch::Device device) {
     guarded("the processes were connected", [&] {
@@ -104,6 +116,7 @@ class Processes::Group {
 
  private:
   [[noreturn]] void lose(const char* what, const std::string& why) {
+    lost_ = true;
     keep_forever(group_);  // its threads may wait for peers that wait for this one; they end with the program
     const auto silent = silent_ranks();
     std::string who;
@@ -137,6 +150,7 @@ class Processes::Group {
   Store job_, attempt_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   int names_ = 0;
+  bool lost_ = false;
 };
 
 namespace {

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from program import ENVIRONMENT, PROGRAM, SMALL, call, checkpoint, contextpool_says, log
@@ -233,6 +234,14 @@ def test_steps_that_are_not_finite_are_skipped_by_all(text_run: list, tmp_path: 
     assert job.returncode != 0
     assert said.count("2 steps in a row had a loss or gradient that is not finite") == 2  # each of them says so
     assert [line.get("skipped", False) for line in log(tmp_path / "run")][-2:] == [True, True]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_process_on_a_gpu_trains_through_nccl(text: Path, tmp_path: Path) -> None:
+    recipe = ["--data", text, *SMALL, *SIX, "--length", 32, "--device", "cuda", "--eval-tokens", 200, "--dropout", 0]
+    contextpool_says("train", *recipe, "--run", tmp_path / "one")
+    train(*recipe, "--run", tmp_path / "nccl", processes=1)
+    assert_losses_close(tmp_path / "one", tmp_path / "nccl")
 
 
 def test_processes_with_different_data_are_refused(text_run: list, tmp_path: Path, text: Path) -> None:
