@@ -11,7 +11,11 @@ template <typename OptionsOf, typename ModuleOf>
 struct VisionTraits {
   using Options = OptionsOf;
   using Module = ModuleOf;
-  static Options of_files() { return {}; }
+  static Options of_files() {
+    Options options;
+    options.pool.size_floor = nn::kSizeFloorOfOldFiles;
+    return options;
+  }
   static double least_parameters(const Options& options) {
     return static_cast<double>(models::cost(options).parameters);
   }

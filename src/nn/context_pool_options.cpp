@@ -8,7 +8,6 @@
 namespace contextpool::nn {
 namespace {
 
-constexpr double kSmallestShare = 4;  // of initial_sigma
 constexpr double kMapRatio = 0.05;
 constexpr double kMapInitialSigma = 0.5;
 constexpr int64_t kMapHidden = 24;
@@ -29,6 +28,8 @@ void check_numbers(const std::string& who, const ContextPoolOptions& o) {
   TORCH_CHECK_VALUE(o.usual_length > 0, who, ": usual_length must be positive, but is ", o.usual_length);
   TORCH_CHECK_VALUE(o.initial_sigma > 0, who, ": initial_sigma must be positive, but is ", o.initial_sigma);
   TORCH_CHECK_VALUE(o.size_range >= 0, who, ": size_range must not be negative, but is ", o.size_range);
+  TORCH_CHECK_VALUE(o.size_floor >= 0 && o.size_floor < 1, who,
+                    ": size_floor must be a share of initial_sigma, from 0 to less than 1, but is ", o.size_floor);
   TORCH_CHECK_VALUE(o.hidden > 0, who, ": hidden must be positive, but is ", o.hidden);
   TORCH_CHECK_VALUE(o.kernel > 0, who, ": kernel must be positive, but is ", o.kernel);
   TORCH_CHECK_VALUE(o.window >= 0, who, ": window must not be negative, but is ", o.window);
@@ -84,7 +85,7 @@ bool bounded_sizes(const ContextPoolOptions& options) {
   return options.size_range > 0 && options.size_norm == "sigmoid";
 }
 
-double smallest_size(const ContextPoolOptions& options) { return options.initial_sigma / kSmallestShare; }
+double smallest_size(const ContextPoolOptions& options) { return options.size_floor * options.initial_sigma; }
 
 double smallest_limit(const ContextPoolOptions& options) { return options.initial_sigma / kLargestStart; }
 
@@ -102,7 +103,7 @@ std::string describe(const std::string& name, const ContextPoolOptions& o) {
   text << std::boolalpha << name << "(features=" << o.features << ", predictor=" << o.predictor
        << ", weights=" << o.weights << ", locality=" << o.locality << ", size_norm=" << o.size_norm
        << ", ratio=" << o.ratio << ", reference_length=" << o.reference_length << ", initial_sigma=" << o.initial_sigma
-       << ", size_range=" << o.size_range << ", hidden=" << o.hidden << ", kernel=" << o.kernel
+       << ", size_range=" << o.size_range << ", size_floor=" << o.size_floor << ", hidden=" << o.hidden << ", kernel=" << o.kernel
        << ", groups=" << o.groups << ", causal=" << o.causal << ")";
   return text.str();
 }

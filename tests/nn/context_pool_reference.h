@@ -87,7 +87,7 @@ inline torch::Tensor reference_pool(const nn::ContextPoolOptions& o, const Param
         const auto learnt = biases[biases.size(0) - groups + group];
         const auto odds = (learnt + o.size_range * ((b - learnt) / o.size_range).tanh()).exp();
         const auto limit = std::max(o.ratio * n, 2 * o.initial_sigma);
-        const auto least = o.initial_sigma / 4;
+        const auto least = o.initial_sigma * o.size_floor;
         size = least + (limit - least) * odds / (odds + (limit - o.initial_sigma) / (o.initial_sigma - least));
       }
     }
@@ -179,6 +179,7 @@ std::vector<Options> every_option(int64_t features, const std::string& locality,
           o.ratio = 0.4;
           o.initial_sigma = 2;
           o.size_range = size_range;
+          o.size_floor = groups == 1 ? o.size_floor : 0.2;
           o.hidden = 5;
           o.window = 2.5;
           o.seed = 7;

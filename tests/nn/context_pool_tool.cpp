@@ -41,6 +41,7 @@ Options options_of(const Words& words) {
     if (name == "ratio") o.ratio = std::stod(value);
     if (name == "initial_sigma") o.initial_sigma = std::stod(value);
     if (name == "size_range") o.size_range = std::stod(value);
+    if (name == "size_floor") o.size_floor = std::stod(value);
     if (name == "causal") o.causal = value == "True";
   }
   return o;

@@ -17,7 +17,7 @@ WORDS = {
     "groups": (1, 2),
     "size_range": (0.5, 0.0),
 }
-SMALL = {"ratio": 0.4, "initial_sigma": 2.0, "hidden": 5, "window": 2.5, "seed": 7, "layer": 3}
+SMALL = {"ratio": 0.4, "initial_sigma": 2.0, "size_floor": 0.2, "hidden": 5, "window": 2.5, "seed": 7, "layer": 3}
 
 
 def combinations(dims: int, causal: bool = False) -> Iterator[dict]:
@@ -92,7 +92,7 @@ def _pool(o: dict, p: dict[str, Tensor], x: Tensor, channels: Tensor | None, at:
                 learnt = p["predictor.fc2.bias" if o["predictor"] == "mlp" else "predictor.conv2.bias"][group - groups]
                 odds = torch.exp(learnt + o["size_range"] * torch.tanh((b - learnt) / o["size_range"]))
                 limit = max(limit, 2 * o["initial_sigma"])
-                least = o["initial_sigma"] / 4
+                least = o["initial_sigma"] * o["size_floor"]
                 odds = odds / (odds + (limit - o["initial_sigma"]) / (o["initial_sigma"] - least))
                 size = (least + (limit - least) * odds)[:, None]
             else:

@@ -86,6 +86,7 @@ void for_each_option(Options& options, F f) {
   f("pool_initial_sigma", options.pool.initial_sigma, "size at initialisation, in tokens");
   f("pool_size_range", options.pool.size_range,
     "how far a token's size may lie from the learnt one, as a difference of logarithms; 0: the paper's form");
+  f("pool_size_floor", options.pool.size_floor, "the smallest size, as a share of pool_initial_sigma");
   f("pool_hidden", options.pool.hidden, "channels inside the predictor");
   f("pool_kernel", options.pool.kernel, "taps of the predictor's convolutions");
   f("pool_groups", options.pool.groups, "slices of the features with their own weights and sizes");
@@ -101,9 +102,9 @@ nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 // What a layer is built of.
 nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_t layer);
 
-// Every option by name, as the text of a JSON object. from_json takes those missing at their default (pool_size_range,
-// which files of version 0.1.0 lack, at 0, which is what they had) and refuses, with the nearest name, what it does not
-// know. `who` opens its messages: a file's name, or the model's.
+// Every option by name, as the text of a JSON object. from_json takes those missing at their default, but
+// pool_size_range and pool_size_floor, which older files lack, at 0 and a quarter, which is what they had; it refuses,
+// with the nearest name, what it does not know. `who` opens its messages: a file's name, or the model's.
 std::string to_json(const LanguageModelOptions& options);
 LanguageModelOptions from_json(const std::string& text, const std::string& who = "language model");
 // The options that a file has where it does not say.

@@ -64,6 +64,7 @@ void for_each_mixer_option(Options& options, F f) {
   f("pool_initial_sigma", options.pool.initial_sigma, "size at initialisation, in pixels of the map");
   f("pool_size_range", options.pool.size_range,
     "how far a pixel's size may lie from the learnt one, as a difference of logarithms; 0: the paper's form");
+  f("pool_size_floor", options.pool.size_floor, "the smallest size, as a share of pool_initial_sigma");
   f("pool_hidden", options.pool.hidden, "channels inside the predictor");
   f("pool_kernel", options.pool.kernel, "side of the predictor's convolutions");
   f("pool_groups", options.pool.groups, "slices of the features with their own weights and sizes");

@@ -34,6 +34,7 @@ class Options:
     usual_length: int
     initial_sigma: float
     size_range: float
+    size_floor: float
     hidden: int
     kernel: int
     groups: int
@@ -49,6 +50,10 @@ class Options:
             self._check(getattr(self, option) > 0, f"{option} must be positive, but is {getattr(self, option)}")
         for option in ("reference_length", "size_range", "window"):
             self._check(getattr(self, option) >= 0, f"{option} must not be negative, but is {getattr(self, option)}")
+        self._check(
+            0 <= self.size_floor < 1,
+            f"size_floor must be a share of initial_sigma, from 0 to less than 1, but is {self.size_floor}",
+        )
         self._check(
             self.groups > 0 and self.features % self.groups == 0,
             f"groups must divide the {self.features} features, but is {self.groups}",
@@ -122,7 +127,7 @@ class Options:
     @property
     def smallest_size(self) -> float:
         """Bounded sizes stay above this: a window that closes on its own token has no gradient left to open again."""
-        return self.initial_sigma / 4
+        return self.size_floor * self.initial_sigma
 
     @property
     def smallest_limit(self) -> float:

@@ -105,7 +105,7 @@ def at_targets(stride: tuple[int, int], values: Tensor) -> Tensor:
 def predicted_sizes(options: Options, channels: Tensor, padded: Tensor | None, length: float | Tensor) -> Tensor:
     """sigma of the predicted channels ``[B, channels, tokens]``: ``[B, G, tokens]``. length: n, or ``[B, 1, 1]``.
 
-    With bounded sizes ``sigma = f + (L - f) sigmoid(c + size)``, ``f = initial_sigma / 4``, ``L = max(r n, 2
+    With bounded sizes ``sigma = f + (L - f) sigmoid(c + size)``, ``f = size_floor initial_sigma``, ``L = max(r n, 2
     initial_sigma)`` and c such that a size channel of 0 gives initial_sigma at any n. Else ``sigma = r n s``, with s in
     [0, 1] as size_norm says.
     """

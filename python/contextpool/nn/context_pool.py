@@ -136,8 +136,8 @@ class ContextPool1d(_ContextPool):
         usual_length: the length at which initial_sigma holds where size_range and reference_length are 0.
         initial_sigma: the size at initialisation, in tokens. See :meth:`reset_sizes`.
         size_range: how far a token's size may lie from the learnt one, as a difference of logarithms (2: a seventh to
-            seven times), but not below a quarter of initial_sigma. 0: any size up to r n, the paper's form, which
-            trains less well.
+            seven times). 0: any size up to r n, the paper's form.
+        size_floor: the smallest size where size_range is not 0, as a share of initial_sigma.
         hidden: channels between the predictor's two layers.
         kernel: taps of the predictor's convolutions, odd unless causal.
         groups: G slices of the features, each with its own weights and sizes.
@@ -162,6 +162,7 @@ class ContextPool1d(_ContextPool):
         usual_length: int = 1024,
         initial_sigma: float = 4.0,
         size_range: float = 2.0,
+        size_floor: float = 1 / 16,
         hidden: int = 64,
         kernel: int = 3,
         groups: int = 1,
@@ -174,7 +175,7 @@ class ContextPool1d(_ContextPool):
     ) -> None:
         options = Options(
             "ContextPool1d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, size_range, hidden, kernel, groups, causal, window, seed, layer,
+            initial_sigma, size_range, size_floor, hidden, kernel, groups, causal, window, seed, layer,
         )  # fmt: skip
         super().__init__(options, 1, device, dtype)
 
@@ -362,6 +363,7 @@ class ContextPool2d(_ContextPool):
         usual_length: int = 14,
         initial_sigma: float = 0.5,
         size_range: float = 2.0,
+        size_floor: float = 1 / 16,
         hidden: int = 24,
         kernel: int = 3,
         groups: int = 1,
@@ -373,7 +375,7 @@ class ContextPool2d(_ContextPool):
     ) -> None:
         options = Options(
             "ContextPool2d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, size_range, hidden, kernel, groups, False, window, seed, layer,
+            initial_sigma, size_range, size_floor, hidden, kernel, groups, False, window, seed, layer,
         )  # fmt: skip
         super().__init__(options, 2, device, dtype)
         self.stride = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
