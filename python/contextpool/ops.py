@@ -8,6 +8,8 @@ from torch import Tensor
 
 _pool1d = torch.ops.contextpool.pool1d.default  # looked up once: by name it costs two microseconds a call
 _pool2d = torch.ops.contextpool.pool2d.default
+_rotary = torch.ops.contextpool.rotary.default
+_rotary_qkv = torch.ops.contextpool.rotary_qkv.default
 
 
 def pool1d(
@@ -74,6 +76,37 @@ def pool2d(
     except RuntimeError as error:
         _explain(error, "pool2d")
         raise
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
+    """Turn each pair of features ``(2k, 2k + 1)`` of a token by the angle whose cosine and sine are given.
+
+    Args:
+        x: features, ``[B, N, ..., F]``; float64, float32, bfloat16 or float16, any strides. Half types are turned in
+            float32.
+        cos: ``[N, F / 2]``, or ``[B, N, F / 2]`` where rows differ; float64 beside float64 ``x``, else float32. A
+            constant, as is
+        sin: of the same shape.
+        back: turn by the negative angle.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``x``.
+    """
+    return cast(Tensor, _rotary(x, cos, sin, back=back))
+
+
+def rotary_qkv(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The queries, keys and values of joined projections, queries and keys turned as :func:`rotary` turns them.
+
+    Args:
+        qkv: ``[B, N, 3, H, F]``.
+        cos: as for :func:`rotary`, and so is
+        sin.
+
+    Returns:
+        q, k and v, ``[B, N, H, F]`` each, contiguous. The gradient of ``qkv`` is written in one pass.
+    """
+    return cast(tuple[Tensor, Tensor, Tensor], _rotary_qkv(qkv, cos, sin))
 
 
 def _explain(error: RuntimeError, name: str) -> None:
