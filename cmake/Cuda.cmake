@@ -8,8 +8,14 @@ set(CONTEXTPOOL_CUDA AUTO CACHE STRING "Build the CUDA kernels: AUTO, ON or OFF"
 set_property(CACHE CONTEXTPOOL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONTEXTPOOL_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities; 80 stands for its PTX too")
 
-set(_kernels balance forward gather matrix_forward matrix_gather matrix_scores origin plain plan pool1d scores sort tree)
-list(APPEND _kernels pool2d pool2d_backward pool2d_forward pool2d_layout pool2d_plan)
+set(_kernels
+    pool1d/pool1d
+    pool1d/plan/plan pool1d/plan/sort
+    pool1d/tree/tree
+    pool1d/half/forward pool1d/half/gather pool1d/half/scores
+    pool1d/float32/balance pool1d/float32/forward pool1d/float32/gather pool1d/float32/origin pool1d/float32/scores
+    pool1d/float64/formula
+    pool2d/pool2d pool2d/backward pool2d/forward pool2d/layout pool2d/plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 # The fused operators of a training step: a folder each, and the glue of the same name in src/ops/cuda.
 set(_step_operators rotary)

@@ -16,11 +16,12 @@ constexpr auto kRefresh = std::chrono::milliseconds(100), kPlainRefresh = std::c
 constexpr const char* kClearLine = "\r\x1b[K";
 
 volatile std::sig_atomic_t caught = 0;
+volatile std::sig_atomic_t second_ends = 1;
 
 void note(int signal) {
   caught = signal;
   // A terminal that closes may say so several times, a pipe does at each write: none of these is impatience.
-  if (signal == SIGINT || signal == SIGTERM) std::signal(signal, SIG_DFL);
+  if (second_ends != 0 && (signal == SIGINT || signal == SIGTERM)) std::signal(signal, SIG_DFL);
 }
 
 // Characters that fit into a line of the terminal without filling it.
@@ -32,7 +33,8 @@ std::size_t width_of(int descriptor) {
 
 }  // namespace
 
-void catch_signals() {
+void catch_signals(Again again) {
+  second_ends = again == Again::ends ? 1 : 0;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
     if (std::signal(signal, note) == SIG_IGN) std::signal(signal, SIG_IGN);  // as nohup asked
   }
@@ -40,7 +42,8 @@ void catch_signals() {
 
 int caught_signal() { return caught; }
 
-Console::Console(std::int64_t print_every) : print_every_(print_every), terminal_(::isatty(STDOUT_FILENO) == 1) {}
+Console::Console(std::int64_t print_every, int rank)
+    : print_every_(print_every), rank_(rank), terminal_(::isatty(STDOUT_FILENO) == 1) {}
 
 void Console::on_step(const train::StepReport& report) {
   const bool last = report.step == report.steps;
@@ -55,7 +58,8 @@ void Console::on_step(const train::StepReport& report) {
 }
 
 void Console::on_message(const std::string& line) {
-  std::cout << (line_open_ ? kClearLine : "") << line << '\n' << std::flush;
+  const auto who = rank_ == 0 ? std::string() : "rank " + std::to_string(rank_) + ": ";
+  std::cout << (line_open_ ? kClearLine : "") << who << line << '\n' << std::flush;
   line_open_ = false;
 }
 

@@ -11,13 +11,15 @@ namespace contextpool::cli {
 
 class Console : public train::Observer {
  public:
-  explicit Console(std::int64_t print_every);
+  // Of several processes the first one tells; the others only have messages of their own: "rank 1: ...".
+  explicit Console(std::int64_t print_every, int rank = 0);
   void on_step(const train::StepReport& report) override;
   void on_message(const std::string& line) override;
   bool wants_stop() override;
 
  private:
   std::int64_t print_every_;
+  int rank_;
   bool terminal_;
   bool line_open_ = false;
   std::chrono::steady_clock::time_point last_;
@@ -39,8 +41,10 @@ class Progress {
   std::chrono::steady_clock::time_point start_, last_;
 };
 
-// From now on the signals are noted instead of ending the program. The number of the one that came, or 0.
-void catch_signals();
+// From now on the signals are noted instead of ending the program, but for a second Ctrl-C or SIGTERM where that is
+// asked for. The number of the one that came, or 0.
+enum class Again { ends, ignored };
+void catch_signals(Again again = Again::ends);
 int caught_signal();
 
 }  // namespace contextpool::cli

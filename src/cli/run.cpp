@@ -3,6 +3,7 @@
 #include <torch/version.h>
 
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -11,6 +12,7 @@
 
 #include "base/words.h"
 #include "cli/cli.h"
+#include "contextpool/runtime/processes.h"
 
 namespace contextpool::cli {
 namespace {
@@ -86,6 +88,9 @@ int run(const Arguments& arguments) {
     return dispatch(arguments);
   } catch (const Wrong& e) {
     return complain(e.what(), kWrong);
+  } catch (const runtime::LostProcess& e) {
+    complain(e.what(), kFailed);
+    std::_Exit(kFailed);  // threads may wait for the lost process for ever
   } catch (const c10::OutOfMemoryError&) {
     return complain_of_memory();
   } catch (const std::bad_alloc&) {

@@ -1,6 +1,7 @@
 // contextpool train: flags, presets and config file into options, then the loop. Which flags there are beside those of
 // every run depends on the model: its own options, and those of the task that trains it.
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "cli/option_flags.h"
 #include "contextpool/models/registry.h"
 #include "contextpool/runtime/device.h"
+#include "contextpool/runtime/processes.h"
 #include "contextpool/train/memory.h"
 #include "contextpool/train/trainer.h"
 
@@ -116,7 +118,11 @@ void TrainFlags::add_recipe_flags(CLI::App& app) {
       ->default_str("true");
   recipe("--weight-decay", o.optimizer.weight_decay, "of matrices and convolutions; biases and norms have none");
   recipe("--clip", o.clip, "largest 2-norm of the gradient; 0: any");
-  recipe("--accumulate", o.accumulate, "micro-batches a step");
+  recipe("--accumulate", o.accumulate, "micro-batches a step, in each process");
+  app.add_flag("--shard-optimizer", o.shard_optimizer,
+               "of several processes, each keeps the optimizer's state of a share of the parameters")
+      ->group(kOptimizer)
+      ->default_str("false");
   recipe("--ema", o.ema, "decay of an average of the weights, which eval then uses; 0: none");
 }
 
@@ -193,7 +199,7 @@ Chosen check_flags(TrainFlags& f) {
   Chosen chosen{f.model_options.over(f.named.options), f.data_options.over(f.kind.train_options())};
   chosen.model = f.kind.complete(chosen.model, chosen.data);
   for (const auto& stage : f.options.stages) {
-    f.kind.check(chosen.model, chosen.data, stage.length, stage.batch, f.options.accumulate);
+    f.kind.check(chosen.model, chosen.data, stage.length, stage.batch, train::parts(f.options));
   }
   TORCH_CHECK_VALUE(f.threads >= 0 && f.threads <= kMostThreads, "contextpool: threads is ", f.threads,
                     ", expected 0 (as many as PyTorch chooses) to ", kMostThreads);
@@ -254,11 +260,29 @@ RunFlags look_ahead(const Arguments& arguments, bool& model_given) {
   return f;
 }
 
+// A job that torchrun starts again goes on with the run that it began, with the same command.
+void resume_after_restart(RunFlags& f, const runtime::Launch& launch, runtime::Processes& processes) {
+  if (launch.restarts == 0 || f.resume || f.run.empty() || !fs::exists(fs::path(f.run) / "config.toml")) return;
+  if (processes.noted(train::kRunNote) != fs::absolute(f.run).lexically_normal().string()) return;
+  f.resume = true;
+  f.preset = f.config = "";  // which are in the run's own config
+}
+
+// In a process that torchrun started: all of its kind, and the flags as they are for this one.
+std::shared_ptr<runtime::Processes> join_job(RunFlags& ahead, const std::optional<runtime::Launch>& launch) {
+  if (!launch || ahead.print_config) return nullptr;
+  const auto processes = std::make_shared<runtime::Processes>(*launch);
+  resume_after_restart(ahead, *launch, *processes);
+  return processes;
+}
+
 }  // namespace
 
 int train(const Arguments& arguments) {
   bool model_given = false;
-  const auto ahead = look_ahead(arguments, model_given);
+  auto ahead = look_ahead(arguments, model_given);
+  const auto launch = as_command([] { return runtime::launch_from_environment(); });
+  const auto processes = join_job(ahead, launch);
   auto files = config_files(ahead);
   const auto found = as_command([&] { return models::find_model(model_name(ahead, model_given, files)); });
   const auto& kind = as_command([&]() -> const tasks::TaskKind& { return tasks::task_of(found.family); });
@@ -273,6 +297,8 @@ int train(const Arguments& arguments) {
   TrainFlags f(app, found, kind);
   if (!parse(app, arguments)) return 0;
   parse_with(app, files, arguments);
+  f.resume = ahead.resume;
+  if (launch) f.options.processes = launch->size;
   for (const auto& name : kind.path_options()) {
     if (!kind.train_options().has(name) || !f.data_options.given(name)) continue;
     const auto path = f.data_options.over(kind.train_options()).get<std::string>(name);
@@ -292,22 +318,27 @@ int train(const Arguments& arguments) {
     throw Wrong("--data FILE is needed: what to train on");
   if (f.run.empty()) throw Wrong("--run DIR is needed: the folder to write");
   if (f.resume) check_same_run(app, files.front(), f);
+  if (launch) f.options.device = as_command([&] { return runtime::device_of(*launch, f.options.device); });
   const auto device = as_command([&] { return runtime::device_named(f.options.device); });
   as_command([&] { train::check_memory(f.options, kind, found.family, chosen.model, device); });
   const auto length = f.options.stages.front().length;
   as_command([&] { found.family.cost(chosen.model, length); });  // an error if it cannot be built
   set_threads(f.threads);
 
-  Console console(f.print_every);
-  catch_signals();
+  Console console(f.print_every, launch ? launch->rank : 0);
+  catch_signals(launch ? Again::ignored : Again::ends);  // torchrun passes signals on, and kills who is slow to end
   const std::shared_ptr<tasks::Task> task = kind.open(found.family, chosen.model, chosen.data);
-  train::Trainer trainer(f.options, task, {f.run, f.resume, config, f.unverified}, console);
+  train::Trainer trainer(f.options, task, {f.run, f.resume, config, f.unverified, processes}, console);
   if (trainer.finished()) return 0;
   const auto parameters = found.family.cost(task->model_options(), length).parameters;
-  console.on_message(f.model + ", " + std::to_string(parameters) + " parameters; writing to " + f.run);
+  const bool first = !processes || processes->first();
+  const auto several = processes ? ", " + std::to_string(processes->size()) + " processes" : "";
+  if (first) {
+    console.on_message(f.model + ", " + std::to_string(parameters) + " parameters" + several + "; writing to " + f.run);
+  }
   if (trainer.run() == train::Outcome::finished) return 0;
-  console.on_message("stopped at step " + std::to_string(trainer.step()) + " and saved; --resume continues");
-  return kSignalled + caught_signal();
+  if (first) console.on_message("stopped at step " + std::to_string(trainer.step()) + " and saved; --resume continues");
+  return kSignalled + (caught_signal() != 0 ? caught_signal() : SIGTERM);  // which another process got
 }
 
 }  // namespace contextpool::cli

@@ -17,7 +17,8 @@ double size(std::int64_t n) { return static_cast<double>(n); }
 
 double state_memory(const TrainOptions& options, const models::Family& family, const OptionList& model_options) {
   // Weight, gradient, what the optimizer keeps, and the average.
-  const double copies = 2 + optimizer_copies(options.optimizer) + (options.ema > 0 ? 1 : 0);
+  const auto sharers = options.shard_optimizer ? size(options.processes) : 1;
+  const double copies = 2 + optimizer_copies(options.optimizer) / sharers + (options.ema > 0 ? 1 : 0);
   return copies * kFloat * family.least_parameters(model_options);
 }
 
@@ -25,7 +26,7 @@ double state_memory(const TrainOptions& options, const models::Family& family, c
 double activation_memory(const TrainOptions& options, const tasks::TaskKind& kind, const OptionList& model_options) {
   double most = 0;
   for (const auto& stage : options.stages) {
-    const auto rows = size(stage.batch) / size(options.accumulate);
+    const auto rows = size(stage.batch) / size(parts(options));
     most = std::max(most, kind.least_activations(model_options, stage.length, rows, options.bfloat16));
   }
   return most;

@@ -27,6 +27,7 @@ void validate(const TrainOptions& options) {
   check(options.clip >= 0, "clip", options.clip, "0 (none) or more");
   check(share(options.ema), "ema", options.ema, "0 (none) <= ema < 1");
   check_count("accumulate", options.accumulate, 1);
+  check_count("processes", options.processes, 1);
   check_count("seed", options.seed, 0);
   check_count("checkpoint-every", options.checkpoint_every, 1);
   check(options.checkpoint_minutes >= 0, "checkpoint-minutes", options.checkpoint_minutes, "0 (none) or more");

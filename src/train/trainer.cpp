@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "contextpool/data/random.h"
+#include "contextpool/io/crc32c.h"
 #include "contextpool/models/model_file.h"
 #include "contextpool/runtime/device.h"
 #include "contextpool/tasks/registry.h"
 #include "contextpool/train/memory.h"
+#include "contextpool/train/sharded.h"
 #include "train/log.h"
 
 namespace contextpool::train {
@@ -34,7 +36,7 @@ TrainOptions checked(TrainOptions options) {
 std::vector<Stage> counted_stages(const TrainOptions& options, const tasks::Task& task) {
   auto stages = options.stages;
   for (auto& stage : stages) {
-    task.kind().check(task.model_options(), task.options(), stage.length, stage.batch, options.accumulate);
+    task.kind().check(task.model_options(), task.options(), stage.length, stage.batch, parts(options));
     task.check_stage(stage.length, stage.batch);
     stage = counted(stage, task.steps_per_epoch(stage.length, stage.batch));
   }
@@ -86,6 +88,27 @@ void make_run_folder(const fs::path& folder, const std::string& config) {
   io::sync_folder(path.parent_path());
 }
 
+std::vector<torch::Tensor> tensors_of(const std::vector<Trainable>& parameters) {
+  std::vector<torch::Tensor> all;
+  for (const auto& p : parameters) all.push_back(p.parameter);
+  return all;
+}
+
+std::unique_ptr<Optimizer> optimizer_for(const std::vector<Trainable>& parameters, const TrainOptions& options,
+                                         runtime::Processes& processes) {
+  if (!options.shard_optimizer || processes.size() == 1) return make_optimizer(parameters, options.optimizer);
+  return std::make_unique<ShardedOptimizer>(parameters, options.optimizer, processes);
+}
+
+std::uint32_t checksum(const io::NamedTensors& tensors) {
+  std::uint32_t sum = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const auto here = tensor.detach().cpu().contiguous();
+    sum = io::crc32c({static_cast<const std::byte*>(here.const_data_ptr()), here.nbytes()}, sum);
+  }
+  return sum;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -96,26 +119,44 @@ Trainer::Trainer(TrainOptions options, std::shared_ptr<tasks::Task> task, const 
     : options_(checked(std::move(options))),
       task_(std::move(task)),
       observer_(observer),
+      processes_(start.processes ? start.processes : std::make_shared<runtime::Processes>()),
       schedule_(counted_stages(options_, *task_), options_.schedule, options_.final_share),
       device_(runtime::device_named(options_.device)) {
+  TORCH_CHECK_VALUE(options_.processes == processes_->size(), "contextpool: options for ", options_.processes,
+                    " processes in a job of ", processes_->size());
   build(*task_, options_, device_);
   parameters_ = parameters_of(*task_);
-  optimizer_ = make_optimizer(parameters_, options_.optimizer);
-  if (options_.ema > 0) average_.emplace(io::named_tensors(*task_->model()), options_.ema);
+  join(start);
+  optimizer_ = optimizer_for(parameters_, options_, *processes_);
+  // Only the process that scores and saves needs the average.
+  if (options_.ema > 0 && processes_->first()) average_.emplace(io::named_tensors(*task_->model()), options_.ema);
   open_run(start);
 }
 
 Trainer::~Trainer() = default;
 
+void Trainer::join(const Start& start) {
+  processes_->connect(device_);
+  processes_->check_same("config", std::to_string(io::crc32c(std::as_bytes(std::span(start.config)))));
+  processes_->check_same("data", task_->data_identity());
+  for (const auto& [name, tensor] : io::named_tensors(*task_->model())) processes_->broadcast(tensor, /*from=*/0);
+  gradients_ = processes_->sum_gradients(tensors_of(parameters_));
+}
+
 void Trainer::open_run(const Start& start) {
   std::optional<std::int64_t> resumed_from;
   if (start.resume) {
     resumed_from = resume(start);
+    // Before the first process changes anything in the folder that the others read.
+    processes_->check_same("step", std::to_string(step_));
+    processes_->check_same("weights", std::to_string(checksum(io::named_tensors(*task_->model()))));
     if (finished()) return;
-  } else {
+  } else if (processes_->first()) {
     make_run_folder(start.folder, start.config);
     fresh_ = start.folder;
   }
+  if (!processes_->first()) return;
+  processes_->note(kRunNote, fs::absolute(start.folder).lexically_normal().string());
   checkpoints_.emplace(start.folder, io::CheckpointWriter::Options{options_.keep, resumed_from});
   const auto config = start.folder / "config.toml";
   io::remove_unfinished(config);
@@ -128,7 +169,10 @@ void Trainer::open_run(const Start& start) {
 std::optional<std::int64_t> Trainer::resume(const Start& start) {
   TORCH_CHECK_VALUE(fs::is_directory(start.folder), start.folder.string(), ": there is no such run to resume");
   const auto newest = io::newest_whole(start.folder, start.unverified ? io::Verify::no : io::Verify::yes);
-  for (const auto& skipped : newest.skipped) observer_.on_message("skipped a broken checkpoint: " + skipped.why);
+  const auto tell = [this](const std::string& line) {
+    if (processes_->first()) observer_.on_message(line);
+  };
+  for (const auto& skipped : newest.skipped) tell("skipped a broken checkpoint: " + skipped.why);
   TORCH_CHECK_VALUE(newest.checkpoint || newest.skipped.empty(), start.folder.string(),
                     ": no checkpoint passes verification (", kept_weights(newest.skipped), "); ",
                     start.unverified ? "to begin again, choose another folder"
@@ -136,11 +180,11 @@ std::optional<std::int64_t> Trainer::resume(const Start& start) {
                                        "checksums; to begin again, choose another folder");
   if (newest.checkpoint) restore(*newest.checkpoint);
   if (finished()) {
-    observer_.on_message(start.folder.string() + ": finished already, at step " + std::to_string(step_) +
-                         "; nothing was changed. A larger --steps makes the run longer");
+    tell(start.folder.string() + ": finished already, at step " + std::to_string(step_) +
+         "; nothing was changed. A larger --steps makes the run longer");
   } else {
-    observer_.on_message(newest.checkpoint ? "resumed from " + newest.checkpoint->folder.string()
-                                           : "no checkpoint to resume from: starting at step 0");
+    tell(newest.checkpoint ? "resumed from " + newest.checkpoint->folder.string()
+                           : "no checkpoint to resume from: starting at step 0");
   }
   return step_;
 }
@@ -152,7 +196,7 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
       saved.family.name() == task_->family().name() && to_json(saved.options) == to_json(task_->model_options());
   TORCH_CHECK_VALUE(same, file.string(), ": a checkpoint of another model than config.toml and the flags describe");
   io::load_into(io::named_tensors(*task_->model()), checkpoint.model, file.string());
-  io::load_into(optimizer_->state(), checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
+  optimizer_->load(checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
   if (average_) io::load_into(average_->tensors(), checkpoint.ema, (checkpoint.folder / "ema.safetensors").string());
 
   const auto state_file = (checkpoint.folder / "state.json").string();
@@ -178,8 +222,9 @@ Outcome Trainer::run() {
   batches_.emplace([this](std::int64_t step) { return make_batch(step); }, step_, schedule_.steps(),
                    static_cast<int>(options_.loaders), kAhead * std::max<std::int64_t>(1, options_.loaders));
   while (!finished()) {
-    if (observer_.wants_stop()) {
+    if (processes_->any(observer_.wants_stop())) {
       save_last(std::nullopt);
+      processes_->barrier();
       return Outcome::stopped;
     }
     try {
@@ -195,6 +240,7 @@ Outcome Trainer::run() {
                   " steps in a row had a loss or gradient that is not finite; the weights are those before them");
     }
   }
+  processes_->barrier();  // nobody is done before the last checkpoint is
   return Outcome::finished;
 }
 
@@ -202,15 +248,34 @@ void Trainer::train_step() {
   const auto update = take_step();
   fresh_.clear();
   const bool due = finished() || step_ % options_.checkpoint_every == 0;
+  if (!processes_->first()) return follow(due);
   const auto dev = due ? score_dev() : std::nullopt;
   auto told = report(update, dev);
   if (dev) told.windows = look_at_windows();
   record(told);
   if (finished()) {
     save_last(dev);
-  } else if (due || time_for_checkpoint()) {
+  } else if (saves_now(due)) {
     try_to_save(dev);
   }
+}
+
+void Trainer::follow(bool due) {
+  for (const auto& note : task_->take_notes()) observer_.on_message(note);
+  if (saves_now(due)) optimizer_state();
+}
+
+io::NamedTensors Trainer::optimizer_state() {
+  // A GPU must not wait for as long as the first process may need to score: the processes do.
+  if (options_.shard_optimizer) processes_->barrier();
+  return optimizer_->state();
+}
+
+bool Trainer::saves_now(bool due) {
+  if (due) return true;
+  const bool now = processes_->first() && time_for_checkpoint();
+  // To save a sharded optimizer takes all processes; to save any other one, the first alone.
+  return options_.shard_optimizer ? processes_->any(now) : now;
 }
 
 bool Trainer::time_for_checkpoint() const {
@@ -226,7 +291,7 @@ tasks::StepPlace Trainer::place(std::int64_t step) const {
 Trainer::StepBatch Trainer::make_batch(std::int64_t step) const {
   StepBatch parts;
   for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    parts.push_back(task_->batch(place(step), {part, options_.accumulate}));
+    parts.push_back(task_->batch(place(step), {first_part() + part, train::parts(options_)}));
     if (device_.is_cpu()) continue;
     for (auto& tensor : parts.back().tensors) tensor = tensor.pin_memory();
   }
@@ -253,26 +318,53 @@ Trainer::Update Trainer::take_step() {
   }
   skipped_ += good ? 0 : 1;
   skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
-  for (const auto& part : batch) units_ += part.units;
+  units_ += step_units_;
   ++step_;
   return {loss, lr, norm, !good};
 }
 
 torch::Tensor Trainer::backward(const StepBatch& batch) {
-  double weight = 0;
-  for (const auto& part : batch) weight += part.weight;
+  const auto weight = count(batch);
   auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device_));
   for (std::size_t part = 0; part < batch.size(); ++part) {
     torch::manual_seed(data::random_bits({static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step_),
-                                          static_cast<std::uint64_t>(part), kDropout}));
+                                          static_cast<std::uint64_t>(first_part()) + part, kDropout}));
     std::vector<torch::Tensor> tensors;
     for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device_, /*non_blocking=*/true));
     const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
-    loss.backward();
+    if (gradients_ && part + 1 == batch.size()) {
+      regularize(processes_->size());  // its share, before all gradients are summed
+      gradients_->backward(loss);
+    } else {
+      loss.backward();
+    }
     total += loss.detach();
   }
-  if (const auto more = task_->regularizer(); more.defined()) more.backward();
+  if (!gradients_) regularize(1);
+  processes_->sum_in_place(total);
   return total;
+}
+
+void Trainer::regularize(int sharers) {
+  const auto more = task_->regularizer();
+  if (!more.defined()) return;
+  if (sharers == 1) {
+    more.backward();
+  } else {
+    (more / sharers).backward();
+  }
+}
+
+double Trainer::count(const StepBatch& batch) {
+  double weight = 0;
+  std::int64_t units = 0;
+  for (const auto& part : batch) {
+    weight += part.weight;
+    units += part.units;
+  }
+  const auto all = processes_->sum({weight, static_cast<double>(units)});
+  step_units_ = static_cast<std::int64_t>(all[1]);
+  return all[0];
 }
 
 std::optional<tasks::Score> Trainer::score_dev() {
@@ -362,6 +454,8 @@ void Trainer::record(const StepReport& told) {
 }
 
 void Trainer::save(const std::optional<tasks::Score>& dev) {
+  auto optimizer = optimizer_state();
+  if (!processes_->first()) return;
   const auto value = dev ? std::optional(dev->figures.front().second) : std::nullopt;
   const auto beats = [&](double best) { return dev->higher_is_better ? *value > best : *value < best; };
   const bool better = value && std::isfinite(*value) && (!best_ || beats(*best_));
@@ -369,7 +463,7 @@ void Trainer::save(const std::optional<tasks::Score>& dev) {
   io::Checkpoint checkpoint;
   checkpoint.step = step_;
   checkpoint.model = io::named_tensors(*task_->model());
-  checkpoint.optimizer = optimizer_->state();
+  checkpoint.optimizer = std::move(optimizer);
   if (average_) checkpoint.ema = average_->tensors();
   const auto last = place(std::clamp<std::int64_t>(step_ - 1, 0, schedule_.steps() - 1));
   checkpoint.metadata = models::model_metadata(task_->family(), task_->model_options(), task_->metadata(last));

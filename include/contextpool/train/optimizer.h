@@ -33,8 +33,12 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // One update with the gradients that are there; a parameter without one stays. Gradients are left as they are.
   virtual void step(double lr) = 0;
-  // What a checkpoint keeps, sharing memory with this object.
+  // What a checkpoint keeps, sharing memory with this object. (Of a sharded one: sharded.h.)
   virtual io::NamedTensors state() const = 0;
+  // The state from a checkpoint's file of that name.
+  virtual void load(const io::NamedTensors& state, const std::string& file) {
+    io::load_into(this->state(), state, file);
+  }
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const std::vector<Trainable>& parameters, const OptimizerOptions& options);

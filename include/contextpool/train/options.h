@@ -16,9 +16,11 @@ struct TrainOptions {
   double final_share = 0.05;  // of the learning rate, where "cosine" ends
 
   OptimizerOptions optimizer;
-  double clip = 1;              // of the gradient's 2-norm; 0: none
-  std::int64_t accumulate = 1;  // micro-batches a step
-  double ema = 0;               // decay of the average of the weights; 0: none
+  double clip = 1;               // of the gradient's 2-norm; 0: none
+  std::int64_t accumulate = 1;   // micro-batches a step, in each process
+  std::int64_t processes = 1;    // that train together; no flag, torchrun says it
+  bool shard_optimizer = false;  // each process keeps the optimizer's state of a share of the parameters
+  double ema = 0;                // decay of the average of the weights; 0: none
   bool bfloat16 = false;
   std::int64_t seed = 1;
   std::string device = "auto";
@@ -29,6 +31,9 @@ struct TrainOptions {
   std::int64_t loaders = 2;   // threads that make the next batches; 0: each is made when it is needed
   std::int64_t give_up = 10;  // steps in a row whose loss or gradient is not finite
 };
+
+// The parts into which a step's batch is divided: the micro-batches of all processes.
+inline std::int64_t parts(const TrainOptions& options) { return options.accumulate * options.processes; }
 
 // Throws at the first value that cannot be.
 void validate(const TrainOptions& options);

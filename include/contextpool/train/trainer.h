@@ -28,6 +28,7 @@
 #include "contextpool/data/prefetch.h"
 #include "contextpool/io/checkpoint.h"
 #include "contextpool/io/events.h"
+#include "contextpool/runtime/processes.h"
 #include "contextpool/tasks/task.h"
 #include "contextpool/train/average.h"
 #include "contextpool/train/observer.h"
@@ -39,11 +40,15 @@ namespace contextpool::train {
 class Log;
 
 struct Start {
-  std::filesystem::path folder;  // of the run
-  bool resume = false;           // else the folder must not exist
-  std::string config;            // text of config.toml
-  bool unverified = false;       // resume from a checkpoint without asking its manifest
+  std::filesystem::path folder;                             // of the run
+  bool resume = false;                                      // else the folder must not exist
+  std::string config;                                       // text of config.toml
+  bool unverified = false;                                  // resume from a checkpoint without asking its manifest
+  std::shared_ptr<runtime::Processes> processes = nullptr;  // which train together; none: this one alone
 };
+
+// Under which the processes of a job note the run folder that they made or resumed (runtime::Processes::note).
+constexpr const char* kRunNote = "run";
 
 enum class Outcome { finished, stopped };
 
@@ -70,15 +75,22 @@ class Trainer {
     bool skipped;
   };
   using StepBatch = std::vector<tasks::Batch>;  // the parts of a step
+  void join(const Start& start);                // the other processes
   void open_run(const Start& start);
   std::optional<std::int64_t> resume(const Start& start);
   void restore(const io::Checkpoint& checkpoint);
   void train_step();
+  void follow(bool due);  // the end of a step in a process that does not write
+  bool saves_now(bool due);
+  io::NamedTensors optimizer_state();  // of all processes, in the first one
   bool time_for_checkpoint() const;
+  std::int64_t first_part() const { return processes_->rank() * options_.accumulate; }  // of this process
   Update take_step();
   tasks::StepPlace place(std::int64_t step) const;
   StepBatch make_batch(std::int64_t step) const;
   torch::Tensor backward(const StepBatch& batch);
+  void regularize(int sharers);          // adds that share of the regularizer's gradient
+  double count(const StepBatch& batch);  // the weight of the step in all processes, and its units
   std::optional<tasks::Score> score_dev();
   std::vector<nn::WindowStatistics> look_at_windows();
   void record(const StepReport& report);
@@ -92,12 +104,15 @@ class Trainer {
   TrainOptions options_;
   std::shared_ptr<tasks::Task> task_;
   Observer& observer_;
+  std::shared_ptr<runtime::Processes> processes_;
   Schedule schedule_;
   torch::Device device_;
   std::vector<Trainable> parameters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Average> average_;
+  std::unique_ptr<runtime::GradientSum> gradients_;  // none where this process is alone
 
+  std::int64_t step_units_ = 0;  // of the step that was last
   std::int64_t step_ = 0, units_ = 0, skipped_ = 0, skipped_in_a_row_ = 0;
   std::optional<double> best_;
 

@@ -1,6 +1,6 @@
 // pool1d on CUDA tensors: lays the inputs out as the kernels want them, takes scratch memory from PyTorch's allocator
 // and hands over plain pointers and the current stream. Nothing waits for the device.
-#include "kernels/cuda/pool1d.h"
+#include "kernels/cuda/pool1d/pool1d.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,6 @@
 // pool2d on CUDA tensors: lays the inputs out as the kernels want them, takes scratch memory from PyTorch's allocator
 // and hands over plain pointers and the current stream. Nothing waits for the device.
-#include "kernels/cuda/pool2d.h"
+#include "kernels/cuda/pool2d/pool2d.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>

@@ -1,0 +1,225 @@
+// c_i and dsigma_i for half types: 64 targets a thread block, scores S = dy X^T on the matrix units for 64 source rows
+// at a time, then sums of scalars.
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/pool1d/backward.h"
+#include "kernels/cuda/pool1d/half/matrix.cuh"
+
+namespace contextpool::cuda {
+namespace {
+
+constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
+
+// kMany: there are many tiles.
+template <typename T, bool kMany>
+struct SquareShared {
+  static constexpr Pipeline kPipe = kMany ? kScoresPipe : kFewScoresPipe;
+  unsigned char rows[kPipe.stages][Square<T>::kBytes];  // panels of 64 source rows
+  unsigned char dy[kPipe.stages][Square<T>::kBytes];    // and of 64 targets
+  TileShared tile;
+};
+
+// At the end, in place of the rows.
+struct Totals {
+  float sum[kSums][kTile];
+  int alive[kTile];  // whether dy is not all 0
+};
+
+// Whether the sums leave open that the target's dy is 0.
+__device__ bool unsure(const Totals& totals, int target) {
+  const float s = totals.sum[1][target], moment = totals.sum[2][target];
+  return !isfinite(s) || !isfinite(moment) || (s == 0 && moment == 0);
+}
+
+// Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
+template <bool kTokens>
+__device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb)[2], const float* scores,
+                         float (&sums)[kSums][2]) {
+  const auto& entry = tile.shared.list[n];
+  const int level = entry.level, q = lane_id() % 4 * 2;
+  const bool remainder = !kTokens && level < tile.level;
+  const int stride = kTokens ? kSlot : remainder ? 2 : 1;
+  const int unit = entry.group * 2 * stride;
+  const float radius = 0.5f * static_cast<float>(1 << level), step = 2 * radius * static_cast<float>(stride);
+  const float offset[2] = {kTokens ? static_cast<float>(q) : radius - 0.5f + radius * cheb[0],
+                           kTokens ? static_cast<float>(q + 1) : radius - 0.5f + radius * cheb[1]};
+  const float* exponent = tile.shared.exponent + n * 2 * kSlot + q;
+  const float* mass = tile.shared.mass + n * 2 * kSlot + q;
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    const Target target = tile.shared.targets[matrix_row(t)];
+    const int at = unit - target.begin, ends = (target.position + 1) >> level;
+    const auto count = static_cast<unsigned>(target.end - target.begin);
+    const auto distance = static_cast<float>(target.position - (unit << level));
+    const bool odd = target.index >= 0 && (ends & 1) != 0;
+#pragma unroll
+    for (int slot = 0; slot < 2; ++slot) {
+      const float2 e2 = *reinterpret_cast<const float2*>(exponent + slot * kSlot);
+      const float2 m2 = *reinterpret_cast<const float2*>(mass + slot * kSlot);
+      const float e[2] = {e2.x, e2.y}, m[2] = {m2.x, m2.y};
+      const bool whole =
+          remainder ? odd && ends - 1 == unit + slot * stride : static_cast<unsigned>(at + slot * stride) < count;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const bool use = kTokens ? static_cast<unsigned>(at + slot * stride + q + k) < count : whole;
+        // Exactly 0 at the target's own token: in the gradient of sigma nothing else may be left of it.
+        const float d = target.scale * (distance - (static_cast<float>(slot) * step + offset[k])), d2 = d * d;
+        const float w = power_of_two(e[k] - target.exponent - d2), a = use ? w : 0.f;
+        const float score = a == 0 ? 0.f : scores[slot * 4 + t * 2 + k], ad = a * d2;
+        sums[0][t] = fmaf(a, m[k], sums[0][t]);
+        sums[1][t] = fmaf(a, score, sums[1][t]);
+        sums[2][t] = fmaf(ad, score, sums[2][t]);
+        sums[3][t] = fmaf(ad, m[k], sums[3][t]);
+      }
+    }
+  }
+}
+
+template <typename T, bool kMany>
+__global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.blocks)
+    matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
+  after_previous();
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<SquareShared<T, kMany>*>(memory);
+  constexpr int kStages = SquareShared<T, kMany>::kPipe.stages;
+  Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
+                        static_cast<int>(blockIdx.x) / in.batch, 0};
+  if (!tile.load(part)) return;
+  const int steps = (in.channels + kPanel - 1) / kPanel;
+  using Load = PanelLoader<T, kTile, 1>;
+  static_assert(kTile == kScoreRows && Load::kStep == 2 * kSlot);
+  const T* dy[Load::kCount];  // the pieces of the targets that this thread brings
+  unsigned here = 0;
+#pragma unroll
+  for (int k = 0; k < Load::kCount; ++k) {
+    const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
+    here |= (m >= 0 ? 1u : 0u) << k;
+    dy[k] = static_cast<const T*>(out.dy) +
+            (static_cast<std::int64_t>(tile.batch) * in.targets + max(m, 0)) * in.channels + Load::piece() * 8;
+  }
+  const float cheb[2] = {kCheb[lane_id() % 4 * 2], kCheb[lane_id() % 4 * 2 + 1]};
+  float sums[kSums][2] = {};
+  const typename Load::To to_rows(shared.rows[0]), to_dy(shared.dy[0]);
+  Square<T> scores;
+  scores.clear();
+  tile.rewind<2>();
+#pragma unroll 1
+  while (!tile.done) {
+    int count = 0, groups = 0, total = 0;  // four pairs at a time
+    // What fetch brings next, and where.
+    int next_group = 0, next_step = 0, next = 0;
+    const T* first[Load::kCount];  // the pieces of the pairs' rows that this thread brings
+    unsigned live = 0;
+    const auto fetch = [&](int n) {
+      if (n < total) {
+        if (next_step == 0) {
+          live = 0;
+#pragma unroll
+          for (int k = 0; k < Load::kCount; ++k) {
+            const int n = next_group * 4 + k, here = min(n, count - 1);
+            first[k] = tile.row<T>(here, Load::first_row()) + Load::piece() * 8;
+            live |= (n < count && Load::first_row() < shared.tile.list[here].rows ? 1u : 0u) << k;
+          }
+        }
+        const int channel = next_step * kPanel, stage = next * Square<T>::kBytes;
+        const bool inside = channel + Load::piece() * 8 < in.channels;
+        Load::load(
+            to_rows.after(stage), inside, [&](int k) { return first[k] + channel; },
+            [&](int k) { return (live >> k & 1) != 0; });
+        Load::load(
+            to_dy.after(stage), inside, [&](int k) { return dy[k] + channel; },
+            [&](int k) { return (here >> k & 1) != 0; });
+        if (++next_step == steps) {
+          next_step = 0;
+          ++next_group;
+        }
+      }
+      next = next + 1 == kStages ? 0 : next + 1;
+      copy_commit();
+    };
+    tile.next_groups<T, 2>([&](int listed) {
+      count = listed;
+      groups = (count + 3) / 4;
+      total = groups * steps;
+#pragma unroll
+      for (int k = 0; k + 1 < kStages; ++k) fetch(k);
+    });
+    int n = 0, stage = 0;
+#pragma unroll 1
+    for (int g = 0; g < groups; ++g) {
+#pragma unroll 1
+      for (int s = 0; s < steps; ++s, ++n) {
+        products_wait();
+        copy_wait<kStages - 2>();
+        publish();
+        __syncthreads();
+        scores.start(shared.dy[stage], shared.rows[stage]);
+        fetch(n + kStages - 1);
+        stage = stage + 1 == kStages ? 0 : stage + 1;
+      }
+      products_wait();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (g * 4 + k >= count) break;
+        if (shared.tile.list[g * 4 + k].level == 0) {
+          add_pair<true>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+        } else {
+          add_pair<false>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+        }
+      }
+      scores.clear();
+    }
+    copy_wait<0>();
+  }
+  auto& totals = *reinterpret_cast<Totals*>(shared.rows);
+  static_assert(sizeof(Totals) <= sizeof(shared.rows));
+  __syncthreads();  // all products have been made
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (int q = 0; q < kSums; ++q) {
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
+      if (lane_id() % 4 == 0) totals.sum[q][matrix_row(t)] = sums[q][t];
+    }
+  }
+  __syncthreads();
+  {  // two threads a target
+    const int k = threadIdx.x / 2, m = shared.tile.targets[k].index;
+    unsigned bits = m < 0 || part == Part::near || !unsure(totals, k) ? 1 : 0;
+    if (bits == 0) {
+      const auto* row = reinterpret_cast<const uint4*>(
+          static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels);
+#pragma unroll 4
+      for (int p = threadIdx.x % 2; p < in.channels / 8; p += 2) {
+        const uint4 v = row[p];
+        bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
+      }
+    }
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+    if (threadIdx.x % 2 == 0) totals.alive[k] = bits != 0;
+  }
+  __syncthreads();
+  if (threadIdx.x >= kTile) return;
+  float total[kSums];
+  for (int q = 0; q < kSums; ++q) total[q] = totals.sum[q][threadIdx.x];
+  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
+                   totals.alive[threadIdx.x] != 0);
+}
+
+}  // namespace
+
+template <typename T>
+cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
+  const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
+  const dim3 grid(tiles * in.batch);
+  constexpr int kManyBytes = shared_bytes<SquareShared<T, true>>();
+  constexpr int kFewBytes = shared_bytes<SquareShared<T, false>>();
+  return tiles * in.batch >= kManyScores
+             ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kManyBytes, stream, in, part, out)
+             : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFewBytes, stream, in, part, out);
+}
+
+template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);
+template cudaError_t score_tiles<__half>(const Problem&, Part, const Backward&, cudaStream_t);
+
+}  // namespace contextpool::cuda
