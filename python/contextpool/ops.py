@@ -8,6 +8,8 @@ from torch import Tensor
 
 _pool1d = torch.ops.contextpool.pool1d.default  # looked up once: by name it costs two microseconds a call
 _pool2d = torch.ops.contextpool.pool2d.default
+_add_layer_norm = torch.ops.contextpool.add_layer_norm.default
+_bias_gelu = torch.ops.contextpool.bias_gelu.default
 _rotary = torch.ops.contextpool.rotary.default
 _rotary_qkv = torch.ops.contextpool.rotary_qkv.default
 
@@ -107,6 +109,39 @@ def rotary_qkv(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, T
         q, k and v, ``[B, N, H, F]`` each, contiguous. The gradient of ``qkv`` is written in one pass.
     """
     return cast(tuple[Tensor, Tensor, Tensor], _rotary_qkv(qkv, cos, sin))
+
+
+def add_layer_norm(
+    x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """``x + branch`` and the layer norm of it, in one pass on CUDA, backward too.
+
+    Args:
+        x: the residual stream, ``[..., D]``.
+        branch: what joins it, of the same shape; the sum has the wider of the two dtypes, and so must one of them.
+        weight: of the norm, ``[D]``, as is
+        bias.
+        eps: added to the variance.
+        dtype: of the norm; the sum's unless given. ``torch.bfloat16`` spares a cast where a product in bfloat16 follows.
+
+    Returns:
+        The sum and its norm, contiguous. Gradients are the same bits in every run.
+    """
+    total, normed, _, _ = _add_layer_norm(x, branch, weight, bias, eps=eps, dtype=dtype)
+    return total, normed
+
+
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """``gelu(x + bias)``, exact, computed in float32 (float64 for float64), in one pass on CUDA, backward too.
+
+    Args:
+        x: ``[..., D]``: a matrix product without its bias.
+        bias: ``[D]``, of any floating-point dtype.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``x``. Gradients are the same bits in every run.
+    """
+    return cast(Tensor, _bias_gelu(x, bias))
 
 
 def _explain(error: RuntimeError, name: str) -> None:

@@ -51,3 +51,110 @@ def test_rotary_compiles_to_one_graph(device: str) -> None:
     torch.compile(score, fullgraph=True, backend="aot_eager")(qkv).backward()
     score(other).backward()
     torch.testing.assert_close(qkv.grad, other.grad)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_add_layer_norm_and_bias_gelu(device: str) -> None:
+    x, branch = draw(3, 2, 8, device=device), draw(3, 2, 8, device=device)
+    weight, bias = draw(8, device=device), draw(8, device=device)
+    assert torch.autograd.gradcheck(ops.add_layer_norm, (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(lambda *t: ops.add_layer_norm(*t)[1], (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(lambda *t: ops.add_layer_norm(*t)[0], (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(ops.bias_gelu, (x, bias))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("narrow", (torch.float32, torch.bfloat16), ids=str)
+def test_opcheck_of_add_layer_norm_and_bias_gelu(device: str, narrow: torch.dtype) -> None:
+    x, branch = draw(3, 5, 8, dtype=torch.float32, device=device), draw(3, 5, 8, dtype=narrow, device=device)
+    weight, bias = (draw(8, dtype=torch.float32, device=device) for _ in range(2))
+    torch.library.opcheck(OPS.add_layer_norm.default, (x, branch, weight, bias), {"dtype": narrow})
+    torch.library.opcheck(OPS.bias_gelu.default, (branch, bias))
+    total, normed, mean, rstd = (t.detach() for t in OPS.add_layer_norm(x, branch, weight, bias, dtype=narrow))
+    kept = (total, weight.detach(), mean, rstd)
+    other = None if narrow == torch.float32 else narrow
+    torch.library.opcheck(OPS._add_layer_norm_backward.default, (total, normed, *kept), {"narrow": other})
+    torch.library.opcheck(OPS._add_layer_norm_backward.default, (None, normed, *kept), {"narrow": other})
+    torch.library.opcheck(OPS._bias_gelu_backward.default, (normed, branch.detach(), bias.detach()))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_second_derivative_is_refused_not_wrong(device: str) -> None:
+    x, bias = draw(3, 8, device=device), draw(8, device=device)
+    (first,) = torch.autograd.grad(ops.bias_gelu(x, bias).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="_bias_gelu_backward"):
+        first.sum().backward()
+
+
+def worst(got: Tensor, exact: Tensor) -> float:
+    """The largest error, relative to the largest exact value."""
+    assert got.shape == exact.shape and torch.isfinite(got).all()
+    if exact.numel() == 0:
+        return 0.0
+    got, exact = got.detach().double(), exact.detach().double()
+    return float((got - exact).abs().max() / exact.abs().max().clamp_min(1e-30))
+
+
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+AWKWARD = ((1, 1), (3, 4), (5, 7), (33, 132), (129, 516), (4097, 64), (70, 768), (2, 1024), (65, 1028), (0, 8))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("stream", (torch.float64, torch.float32, torch.bfloat16, torch.float16), ids=str)
+@pytest.mark.parametrize("rows,features", AWKWARD)
+def test_add_layer_norm_is_the_formula_at_awkward_sizes(
+    device: str, stream: torch.dtype, rows: int, features: int
+) -> None:
+    branches = (stream, torch.bfloat16) if stream == torch.float32 else (stream,)
+    for narrow in branches:
+        x = (draw(rows, features, dtype=stream, device=device).detach() * 2 + 1).requires_grad_()
+        branch = draw(rows, features, dtype=narrow, device=device)
+        fine = torch.float64 if stream == torch.float64 else torch.float32
+        weight, bias = draw(features, dtype=fine, device=device), draw(features, dtype=fine, device=device)
+        inputs = (x, branch, weight, bias)
+        total, normed = ops.add_layer_norm(*inputs, dtype=narrow)
+        exact = [t.detach().double().requires_grad_() for t in inputs]
+        # The norm is that of the sum as it is stored.
+        want_total = exact[0] + exact[1]
+        stored = want_total + (total.detach().double() - want_total).detach()
+        want = torch.nn.functional.layer_norm(stored, (features,), exact[2], exact[3])
+        rounding = max(ROUNDING[stream], ROUNDING[narrow])
+        assert total.dtype == stream and worst(total, want_total) <= ROUNDING[stream]
+        assert normed.dtype == narrow and worst(normed, want) <= rounding
+        if features == 1:  # whose norm is its bias: the gradient is rounding alone
+            continue
+        grads = [torch.randn(rows, features, dtype=t, device=device) for t in (stream, narrow)]
+        got = torch.autograd.grad((total, normed), inputs, grads)
+        true = torch.autograd.grad((want_total, want), exact, [g.double() for g in grads])
+        for a, b, of in zip(got, true, inputs, strict=True):
+            assert a.dtype == of.dtype and worst(a, b) <= 4 * rounding
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+@pytest.mark.parametrize("rows,features", (*AWKWARD, (2, 4104), (70000, 8)))
+def test_bias_gelu_is_the_formula_at_awkward_sizes(device: str, dtype: torch.dtype, rows: int, features: int) -> None:
+    x = draw(rows, features, dtype=dtype, device=device)
+    bias = draw(features, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
+    y = ops.bias_gelu(x, bias)
+    exact = [t.detach().double().requires_grad_() for t in (x, bias)]
+    want = torch.nn.functional.gelu(exact[0] + exact[1])
+    assert y.dtype == dtype and worst(y, want) <= ROUNDING[dtype]
+    grad = torch.randn(rows, features, dtype=dtype, device=device)
+    got = torch.autograd.grad(y, (x, bias), grad)
+    for a, b in zip(got, torch.autograd.grad(want, exact, grad.double()), strict=True):
+        assert worst(a, b) <= 4 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_add_layer_norm_reads_what_does_not_start_at_16_bytes(device: str) -> None:
+    x = torch.randn(6 * 8 + 1, device=device)[1:].view(6, 8)
+    branch = torch.randn(6 * 8 + 3, device=device, dtype=torch.bfloat16)[3:].view(6, 8)
+    weight, bias = torch.randn(9, device=device)[1:], torch.randn(9, device=device)[1:]
+    for got, want in zip(
+        ops.add_layer_norm(x, branch, weight, bias),
+        ops.add_layer_norm(x.clone(), branch.clone(), weight.clone(), bias.clone()),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+    assert torch.equal(ops.bias_gelu(branch, bias), ops.bias_gelu(branch.clone(), bias.clone()))
