@@ -10,6 +10,7 @@ _pool1d = torch.ops.contextpool.pool1d.default  # looked up once: by name it cos
 _pool2d = torch.ops.contextpool.pool2d.default
 _add_layer_norm = torch.ops.contextpool.add_layer_norm.default
 _bias_gelu = torch.ops.contextpool.bias_gelu.default
+_cross_entropy = torch.ops.contextpool.cross_entropy.default
 _rotary = torch.ops.contextpool.rotary.default
 _rotary_qkv = torch.ops.contextpool.rotary_qkv.default
 
@@ -142,6 +143,21 @@ def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
         A contiguous tensor of the shape and dtype of ``x``. Gradients are the same bits in every run.
     """
     return cast(Tensor, _bias_gelu(x, bias))
+
+
+def cross_entropy(logits: Tensor, target: Tensor, ignored: int = -100) -> Tensor:
+    """The cross-entropy of each row, in float32 (float64 for float64), without a wider copy of the logits on CUDA.
+
+    Args:
+        logits: ``[rows, classes]``.
+        target: the right class of each row, ``[rows]``, int64. One out of range is an error on the CPU; on CUDA its loss
+            and gradient are NaN.
+        ignored: the target of rows whose loss and gradient are 0.
+
+    Returns:
+        The losses, ``[rows]``. The gradient of the logits has their dtype.
+    """
+    return cast(Tensor, _cross_entropy(logits, target, ignored=ignored)[0])
 
 
 def _explain(error: RuntimeError, name: str) -> None:

@@ -158,3 +158,63 @@ def test_add_layer_norm_reads_what_does_not_start_at_16_bytes(device: str) -> No
     ):
         assert torch.equal(got, want)
     assert torch.equal(ops.bias_gelu(branch, bias), ops.bias_gelu(branch.clone(), bias.clone()))
+
+
+CLASSES = ((1, 1), (5, 2), (3, 7), (9, 256), (33, 259), (8, 264), (1000, 32), (4, 50257), (0, 8))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+@pytest.mark.parametrize("rows,classes", CLASSES)
+def test_cross_entropy_is_the_formula_at_awkward_sizes(
+    device: str, dtype: torch.dtype, rows: int, classes: int
+) -> None:
+    logits = (4 * torch.randn(rows, classes, device=device)).to(dtype).requires_grad_()
+    target = torch.randint(classes, (rows,), device=device)
+    target[1::3] = -100
+    exact = logits.detach().double().requires_grad_()
+    loss = ops.cross_entropy(logits, target)
+    want = torch.nn.functional.cross_entropy(exact, target, reduction="none")
+    # Losses are float32 whatever the logits are: as they are stored, they are exact.
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.allclose(loss.double(), want, rtol=1e-5, atol=1e-5)
+    grad = torch.randn(rows, dtype=loss.dtype, device=device)
+    (got,) = torch.autograd.grad(loss, logits, grad)
+    (true,) = torch.autograd.grad(want, exact, grad.double())
+    assert got.dtype == dtype and torch.allclose(got.double(), true, rtol=ROUNDING[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_cross_entropy(device: str) -> None:
+    target = torch.tensor([0, 4, -100, 2], device=device)
+    logits = draw(4, 5, device=device)
+    assert torch.autograd.gradcheck(lambda x: ops.cross_entropy(x, target), logits)
+    half = draw(4, 5, dtype=torch.bfloat16, device=device)
+    torch.library.opcheck(OPS.cross_entropy.default, (half, target))
+    loss, log_sum = OPS.cross_entropy(half.detach(), target)
+    torch.library.opcheck(OPS._cross_entropy_backward.default, (loss, half.detach(), target, log_sum))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_cross_entropy_of_extreme_logits(device: str) -> None:
+    inf = float("inf")
+    rows = [[1e4, -1e4, 0, 0], [-inf, 2, -inf, 1], [inf, inf, inf, 0], [float("nan"), 0, 0, 0]]
+    logits = torch.tensor(rows, device=device, requires_grad=True)
+    loss = ops.cross_entropy(logits, torch.tensor([0, 1, -100, 0], device=device))
+    assert torch.allclose(loss[:3], torch.tensor([0.0, 0.313262, 0.0], device=device), atol=1e-5)
+    assert loss[3].isnan()
+    loss.sum().backward()
+    assert logits.grad is not None and logits.grad[:3].isfinite().all() and (logits.grad[2] == 0).all()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_target_out_of_range_is_not_scored(device: str) -> None:
+    logits, target = torch.zeros(2, 4, device=device, requires_grad=True), torch.tensor([4, 1], device=device)
+    if device == "cpu":
+        with pytest.raises((RuntimeError, IndexError)):
+            ops.cross_entropy(logits, target)
+        return
+    loss = ops.cross_entropy(logits, target)
+    loss.sum().backward()
+    assert loss[0].isnan() and loss[1].isfinite()
+    assert logits.grad is not None and logits.grad[0].isnan().all() and logits.grad[1].isfinite().all()
