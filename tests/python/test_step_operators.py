@@ -10,6 +10,11 @@ from pool1d_cases import devices
 OPS = torch.ops.contextpool
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_every_run() -> None:
+    torch.manual_seed(1)
+
+
 def turns(tokens: int, pairs: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     angle = torch.randn(tokens, pairs, dtype=torch.float64, device=device) * 3
     return angle.cos().to(dtype), angle.sin().to(dtype)
@@ -87,12 +92,12 @@ def test_a_second_derivative_is_refused_not_wrong(device: str) -> None:
 
 
 def worst(got: Tensor, exact: Tensor) -> float:
-    """The largest error, relative to the largest exact value."""
+    """The largest error, relative to the largest exact value, or to 1: inputs are of order 1, and sums may cancel."""
     assert got.shape == exact.shape and torch.isfinite(got).all()
     if exact.numel() == 0:
         return 0.0
     got, exact = got.detach().double(), exact.detach().double()
-    return float((got - exact).abs().max() / exact.abs().max().clamp_min(1e-30))
+    return float((got - exact).abs().max() / exact.abs().max().clamp_min(1))
 
 
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
