@@ -17,6 +17,13 @@ set(_kernels
     pool1d/float64/formula
     pool2d/pool2d pool2d/backward pool2d/forward pool2d/layout pool2d/plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
+# The fused operators of a training step: a folder each, and the glue of the same name in src/ops/cuda.
+set(_step_operators add_layer_norm bias_gelu cross_entropy rotary)
+set(_step_glue "")
+foreach(_operator IN LISTS _step_operators)
+  list(APPEND _kernels src/kernels/cuda/${_operator}/${_operator}.cu)
+  list(APPEND _step_glue src/ops/cuda/${_operator}.cpp)
+endforeach()
 
 if(CONTEXTPOOL_SANITIZE) # nvcc does not take the sanitizers' flags
   set(CONTEXTPOOL_CUDA OFF)
@@ -56,7 +63,7 @@ endif()
 
 if(CONTEXTPOOL_WITH_CUDA)
   message(STATUS "CUDA ${CUDAToolkit_VERSION}: kernels for ${CONTEXTPOOL_CUDA_ARCHITECTURES}")
-  target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp
+  target_sources(contextpool_ops PRIVATE src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp ${_step_glue}
                                          $<TARGET_OBJECTS:contextpool_kernels_cuda>)
   target_include_directories(contextpool_ops PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   # torch's CUDA side registers itself when it is loaded; hardly a symbol of it is named, so the linker must be told.
@@ -71,7 +78,8 @@ else()
     set_target_properties(contextpool_kernels_cuda PROPERTIES CUDA_ARCHITECTURES 90a-real COMPILE_WARNING_AS_ERROR ON)
     file(WRITE "${PROJECT_BINARY_DIR}/cuda_check/c10/cuda/impl/cuda_cmake_macros.h"
          "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
-    add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp)
+    add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp
+                                             ${_step_glue})
     target_include_directories(contextpool_ops_cuda PRIVATE src include)
     target_include_directories(contextpool_ops_cuda SYSTEM PRIVATE "${PROJECT_BINARY_DIR}/cuda_check")
     target_link_libraries(contextpool_ops_cuda PRIVATE contextpool::torch_cpu CUDA::cudart)

@@ -8,6 +8,11 @@ from torch import Tensor
 
 _pool1d = torch.ops.contextpool.pool1d.default  # looked up once: by name it costs two microseconds a call
 _pool2d = torch.ops.contextpool.pool2d.default
+_add_layer_norm = torch.ops.contextpool.add_layer_norm.default
+_bias_gelu = torch.ops.contextpool.bias_gelu.default
+_cross_entropy = torch.ops.contextpool.cross_entropy.default
+_rotary = torch.ops.contextpool.rotary.default
+_rotary_qkv = torch.ops.contextpool.rotary_qkv.default
 
 
 def pool1d(
@@ -74,6 +79,85 @@ def pool2d(
     except RuntimeError as error:
         _explain(error, "pool2d")
         raise
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
+    """Turn each pair of features ``(2k, 2k + 1)`` of a token by the angle whose cosine and sine are given.
+
+    Args:
+        x: features, ``[B, N, ..., F]``; float64, float32, bfloat16 or float16, any strides. Half types are turned in
+            float32.
+        cos: ``[N, F / 2]``, or ``[B, N, F / 2]`` where rows differ; float64 beside float64 ``x``, else float32. A
+            constant, as is
+        sin: of the same shape.
+        back: turn by the negative angle.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``x``.
+    """
+    return cast(Tensor, _rotary(x, cos, sin, back=back))
+
+
+def rotary_qkv(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The queries, keys and values of joined projections, queries and keys turned as :func:`rotary` turns them.
+
+    Args:
+        qkv: ``[B, N, 3, H, F]``.
+        cos: as for :func:`rotary`, and so is
+        sin.
+
+    Returns:
+        q, k and v, ``[B, N, H, F]`` each, contiguous. The gradient of ``qkv`` is written in one pass.
+    """
+    return cast(tuple[Tensor, Tensor, Tensor], _rotary_qkv(qkv, cos, sin))
+
+
+def add_layer_norm(
+    x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """``x + branch`` and the layer norm of it, in one pass on CUDA, backward too.
+
+    Args:
+        x: the residual stream, ``[..., D]``.
+        branch: what joins it, of the same shape; the sum has the wider of the two dtypes, and so must one of them.
+        weight: of the norm, ``[D]``, as is
+        bias.
+        eps: added to the variance.
+        dtype: of the norm; the sum's unless given. ``torch.bfloat16`` spares a cast where a product in bfloat16 follows.
+
+    Returns:
+        The sum and its norm, contiguous. Gradients are the same bits in every run.
+    """
+    total, normed, _, _ = _add_layer_norm(x, branch, weight, bias, eps=eps, dtype=dtype)
+    return total, normed
+
+
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """``gelu(x + bias)``, exact, computed in float32 (float64 for float64), in one pass on CUDA, backward too.
+
+    Args:
+        x: ``[..., D]``: a matrix product without its bias.
+        bias: ``[D]``, of any floating-point dtype.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of ``x``. Gradients are the same bits in every run.
+    """
+    return cast(Tensor, _bias_gelu(x, bias))
+
+
+def cross_entropy(logits: Tensor, target: Tensor, ignored: int = -100) -> Tensor:
+    """The cross-entropy of each row, in float32 (float64 for float64), without a wider copy of the logits on CUDA.
+
+    Args:
+        logits: ``[rows, classes]``.
+        target: the right class of each row, ``[rows]``, int64. One out of range is an error on the CPU; on CUDA its loss
+            and gradient are NaN.
+        ignored: the target of rows whose loss and gradient are 0.
+
+    Returns:
+        The losses, ``[rows]``. The gradient of the logits has their dtype.
+    """
+    return cast(Tensor, _cross_entropy(logits, target, ignored=ignored)[0])
 
 
 def _explain(error: RuntimeError, name: str) -> None:

@@ -6,6 +6,7 @@
 
 #include "base/words.h"
 #include "contextpool/base/options.h"
+#include "nn/add_norm.h"
 
 namespace contextpool::models {
 namespace {
@@ -153,10 +154,12 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const nn::
   check_tokens(tokens);
   const auto real = padding.mask(tokens.sizes(), tokens.device());
   const auto at = nn::positions_of(real);
-  auto x = embed(tokens, 0, at);
+  const auto x = embed(tokens, 0, at);
   const auto rotation = position_->rotation(x, 0, at);
-  for (auto& block : blocks_) x = block(x, rotation, nn::Padding(real));
-  return head_(norm_(x));
+  nn::Stream stream{x, {}};
+  for (auto& block : blocks_) stream = block->pass(stream, rotation, nn::Padding(real));
+  if (!stream.branch.defined()) return head_(norm_(stream.x));
+  return head_(nn::add_norm(stream.x, stream.branch, norm_, /*for_product=*/true).normed);
 }
 
 std::vector<nn::Windows> LanguageModelImpl::windows(const torch::Tensor& tokens) {

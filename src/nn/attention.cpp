@@ -6,6 +6,7 @@
 
 #include "base/words.h"
 #include "contextpool/nn/area_attention.h"
+#include "contextpool/ops/rotary.h"
 #include "nn/banded_attention.h"
 #include "nn/sight.h"
 
@@ -91,6 +92,10 @@ AttentionImpl::Parts AttentionImpl::project(const torch::Tensor& x, const Rotati
               options_.features, "], but is ", x.sizes());
   const auto projected = mix ? mix(qkv_(x)) : qkv_(x);
   const auto qkv = projected.unflatten(2, {3, options_.heads, options_.features / options_.heads});
+  if (rotation.defined() && qkv.is_cuda()) {  // one pass over the projections, and one over their gradient
+    const auto [q, k, v] = rotary_qkv(qkv, torch::real(rotation), torch::imag(rotation));
+    return {.q = q.transpose(1, 2), .k = k.transpose(1, 2), .v = v.transpose(1, 2)};
+  }
   const auto turned = rotate(qkv.narrow(2, 0, 2), rotation);
   return {.q = turned.select(2, 0).transpose(1, 2),
           .k = turned.select(2, 1).transpose(1, 2),

@@ -1,6 +1,8 @@
 #include "contextpool/nn/block.h"
 
 #include "base/words.h"
+#include "contextpool/ops/bias_gelu.h"
+#include "nn/add_norm.h"
 #include "nn/mixers/context_pool.h"
 #include "nn/mixers/mixers.h"
 
@@ -97,23 +99,38 @@ ContextPool1d TransformerBlockImpl::context_pool() const {
   return nullptr;
 }
 
-torch::Tensor TransformerBlockImpl::activate(const torch::Tensor& up) const {
-  const auto active = options_.activation == "relu" ? torch::relu(up) : torch::gelu(up);
+// act(D(up(g))); on CUDA the bias and the GELU after the matrix product are one pass.
+torch::Tensor TransformerBlockImpl::activated(const torch::Tensor& g, const Mix& mix) {
+  torch::Tensor active;
+  if (g.is_cuda() && !mixers_[kD] && options_.activation == "gelu") {
+    active = bias_gelu(torch::linear(g, up_->weight), up_->bias);
+  } else {
+    const auto up = mixers_[kD] ? mix(kD, up_(g), g) : up_(g);
+    active = options_.activation == "relu" ? torch::relu(up) : torch::gelu(up);
+  }
   return options_.activation_dropout > 0 ? torch::dropout(active, options_.activation_dropout, is_training()) : active;
 }
 
-torch::Tensor TransformerBlockImpl::run(const torch::Tensor& x, const Attend& attend, const Mix& mix,
-                                        const Between& between) {
+Stream TransformerBlockImpl::run(const Stream& in, const Attend& attend, const Mix& mix, const Between& between) {
   const auto at = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context = {}) {
     return mixers_[place] ? mix(place, value, context) : value;
   };
-  const auto h = at(kA, norm1_(x));
+  const auto begun = in.branch.defined() ? add_norm(in.x, in.branch, norm1_, /*for_product=*/!mixers_[kA])
+                                         : Joined{in.x, norm1_(in.x)};
+  const auto h = at(kA, begun.normed);
   AttentionImpl::MixProjections mix_projections;
   if (mixers_[kB]) mix_projections = [&](const torch::Tensor& qkv) { return mix(kB, qkv, h); };
-  auto middle = x + dropout_(at(kO, attend(h, mix_projections), h));
-  if (between) middle = between(middle);
-  const auto g = at(kC, norm2_(middle));
-  return at(kE, middle + dropout_(down_(activate(at(kD, up_(g), g)))));
+  const auto attended = dropout_(at(kO, attend(h, mix_projections), h));
+  Joined middle;
+  if (between) {
+    middle.sum = between(begun.sum + attended);
+    middle.normed = norm2_(middle.sum);
+  } else {
+    middle = add_norm(begun.sum, attended, norm2_, /*for_product=*/!mixers_[kC]);
+  }
+  const auto fed = dropout_(down_(activated(at(kC, middle.normed), mix)));
+  if (mixers_[kE]) return {at(kE, middle.sum + fed), {}};
+  return {middle.sum, fed};
 }
 
 torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Padding& padding) const {
@@ -127,6 +144,18 @@ torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotati
   return forward_with(x, rotation, padding, {});
 }
 
+Stream TransformerBlockImpl::pass(const Stream& in, const Rotation& rotation, const Padding& padding) {
+  const auto mask = real_tokens(in.x, padding);
+  const Padding live(mask);
+  const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
+    return attention_(value, rotation, live, mix);
+  };
+  const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
+    return mixers_[place]->forward(value, live, context);
+  };
+  return run(mask.defined() ? Stream{without_padding(in.sum(), mask, 1), {}} : in, attend, mix);
+}
+
 torch::Tensor TransformerBlockImpl::forward_with(const torch::Tensor& x, const Rotation& rotation,
                                                  const Padding& padding, const Between& between) {
   const auto mask = real_tokens(x, padding);
@@ -137,7 +166,7 @@ torch::Tensor TransformerBlockImpl::forward_with(const torch::Tensor& x, const R
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
     return mixers_[place]->forward(value, live, context);
   };
-  return run(without_padding(x, mask, 1), attend, mix, between);
+  return run({without_padding(x, mask, 1), {}}, attend, mix, between).sum();
 }
 
 std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(const torch::Tensor& x,
@@ -154,7 +183,7 @@ std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(con
     if (!windows.log_weight.defined() && !windows.sigma.defined()) windows = std::move(predicted);
     return mixed;
   };
-  const auto y = run(without_padding(x, mask, 1), attend, mix);
+  const auto y = run({without_padding(x, mask, 1), {}}, attend, mix).sum();
   return {y, windows};
 }
 
@@ -173,7 +202,7 @@ torch::Tensor TransformerBlockImpl::step_with(const torch::Tensor& x, BlockCache
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
     return mixers_[place]->step(value, cache.mixers[place], live, context);
   };
-  return run(without_padding(x, mask, 1), attend, mix, between);
+  return run({without_padding(x, mask, 1), {}}, attend, mix, between).sum();
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/words.h"
+#include "contextpool/ops/rotary.h"
 
 namespace contextpool::nn {
 namespace {
@@ -78,11 +79,7 @@ torch::Tensor positions_of(const torch::Tensor& real) {
 
 torch::Tensor rotate(const torch::Tensor& x, const Rotation& rotation) {
   if (!rotation.defined()) return x;
-  const auto real = rotation.scalar_type() == torch::kComplexDouble ? torch::kFloat64 : torch::kFloat32;
-  auto shape = rotation.sizes().vec();  // [(batch,) tokens, 1, ..., pairs]
-  shape.insert(shape.end() - 1, x.dim() - 3, 1);
-  const auto pairs = torch::view_as_complex(x.to(real).unflatten(-1, {-1, 2}));
-  return torch::view_as_real(pairs * rotation.view(shape)).flatten(-2).to(x.scalar_type());
+  return contextpool::rotary(x, torch::real(rotation), torch::imag(rotation));
 }
 
 }  // namespace contextpool::nn

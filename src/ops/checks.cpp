@@ -42,8 +42,7 @@ void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& l
 void check_types(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma) {
   check_defined(op, x, log_weight, sigma);
   const auto type = x.scalar_type();
-  TORCH_CHECK(type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf, op,
-              ": x must be float64, float32, bfloat16 or float16, but is ", type);
+  TORCH_CHECK(is_feature_type(type), op, ": x must be float64, float32, bfloat16 or float16, but is ", type);
   const auto want = type == at::kDouble ? at::kDouble : at::kFloat;
   TORCH_CHECK(log_weight.scalar_type() == want, op, ": log_weight must be ", want, " beside x of ", type, ", but is ",
               log_weight.scalar_type());

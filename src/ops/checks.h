@@ -19,6 +19,11 @@ std::string shape(c10::SymIntArrayRef sizes);
 std::string shape(at::IntArrayRef sizes);
 std::string shape(const at::Tensor& t);
 
+// What features may be: float64, float32, bfloat16 or float16.
+inline bool is_feature_type(at::ScalarType type) {
+  return type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
 // None of them may be missing (None in Python). The other checks assume this; so does differentiation.
 void check_defined(std::string_view op, const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma);
 

@@ -8,6 +8,7 @@
 #include "contextpool/data/batch.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/models/registry.h"
+#include "contextpool/ops/cross_entropy.h"
 #include "contextpool/runtime/device.h"
 #include "tasks/language_model_eval.h"
 
@@ -137,6 +138,8 @@ torch::Tensor LanguageModelling::loss(const std::vector<torch::Tensor>& batch, b
     const runtime::Autocast autocast(device(), bfloat16);
     logits = language_model_->forward(batch[0]);
   }
+  // On CUDA, where each pass over memory counts, without a float32 copy of the logits.
+  if (logits.is_cuda()) return contextpool::cross_entropy(logits.flatten(0, 1), batch[1].flatten()).sum();
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat), batch[1].flatten(),
                                               torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
 }

@@ -78,13 +78,23 @@ struct BlockCache {
   void repeat(int64_t times);
 };
 
+// The residual stream between two blocks: x, and a branch that has yet to be added (undefined: none), so that the next
+// norm can be computed in the same pass.
+struct Stream {
+  torch::Tensor x, branch;
+
+  torch::Tensor sum() const { return branch.defined() ? x + branch : x; }
+};
+
 class TransformerBlockImpl : public torch::nn::Module {
  public:
   explicit TransformerBlockImpl(TransformerBlockOptions options);
 
   // x [batch, tokens, features]. What padded tokens hold reaches neither the others nor any gradient.
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {});
-  // The same, and what context_pool() predicted; its tensors are undefined where there is none.
+  // The same for a stream whose last branch is open: sum() of the result is forward of the sum of `in`.
+  Stream pass(const Stream& in, const Rotation& rotation = {}, const Padding& padding = {});
+  // As forward, and what context_pool() predicted; its tensors are undefined where there is none.
   std::pair<torch::Tensor, Windows> forward_with_windows(const torch::Tensor& x, const Rotation& rotation = {},
                                                          const Padding& padding = {});
 
@@ -118,8 +128,8 @@ class TransformerBlockImpl : public torch::nn::Module {
   using Attend = std::function<torch::Tensor(const torch::Tensor& x, const AttentionImpl::MixProjections& mix)>;
 
   torch::Tensor real_tokens(const torch::Tensor& x, const Padding& padding) const;
-  torch::Tensor run(const torch::Tensor& x, const Attend& attend, const Mix& mix, const Between& between = {});
-  torch::Tensor activate(const torch::Tensor& up) const;
+  Stream run(const Stream& in, const Attend& attend, const Mix& mix, const Between& between = {});
+  torch::Tensor activated(const torch::Tensor& g, const Mix& mix);
 
   TransformerBlockOptions options_;
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ..ops import rotary_qkv
 from ._banded_attention import SPAN_RAMP, banded_attention
 from ._cache import TokenCache
 from ._options import check_word
@@ -183,6 +184,9 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         projected = self.qkv(x) if mix is None else mix(self.qkv(x))
         qkv = torch.unflatten(projected, -1, (3, self.heads, -1))
+        if rotation is not None and qkv.is_cuda:  # one pass over the projections, and one over their gradient
+            q, k, v = rotary_qkv(qkv, rotation[0], rotation[1])
+            return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops import rotary
 from ._options import check_word
 
 _BASE = 10000.0
@@ -87,6 +88,8 @@ def rotate(x: Tensor, rotation: Tensor | None) -> Tensor:
     """x [batch, tokens, ..., head features] turned by ``rotation``. Half types are turned in float32."""
     if rotation is None:
         return x
+    if x.is_cuda:  # one pass over memory; on the CPU what follows is as fast, and torch.compile fuses it
+        return rotary(x, rotation[0], rotation[1])
     shape = (*rotation.shape[1:-1], *(1,) * (x.dim() - 3), rotation.shape[-1])
     cos, sin = rotation[0].view(shape), rotation[1].view(shape)
     even, odd = torch.unflatten(x.to(rotation.dtype), -1, (-1, 2)).unbind(-1)

@@ -1,5 +1,7 @@
 // Stands in for the CUDA registrations in a build without CUDA: a CUDA tensor is answered with what to do.
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -45,6 +47,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool2d_backward_unavailable(
   refuse("contextpool::pool2d");
 }
 
+// For any operator, whatever it takes and gives.
+void refuse_boxed(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  auto name = op.schema().name();
+  if (const auto at = name.find("::_"); at != std::string::npos) name.erase(at + 2, 1);
+  refuse(name.c_str());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
@@ -53,6 +62,10 @@ TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
   m.impl("_pool1d_backward", pool1d_backward_unavailable);
   m.impl("pool2d", pool2d_unavailable);
   m.impl("_pool2d_backward", pool2d_backward_unavailable);
+  for (const auto* op : {"rotary", "rotary_qkv", "_rotary_qkv_backward", "add_layer_norm", "_add_layer_norm_backward",
+                         "bias_gelu", "_bias_gelu_backward", "cross_entropy", "_cross_entropy_backward"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_boxed>());
+  }
 }
 
 }  // namespace contextpool

@@ -1,0 +1,225 @@
+"""The operators of a training step as citizens of PyTorch: gradcheck, opcheck, torch.compile in one graph."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from contextpool import ops
+from pool1d_cases import devices
+
+OPS = torch.ops.contextpool
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_in_every_run() -> None:
+    torch.manual_seed(1)
+
+
+def turns(tokens: int, pairs: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    angle = torch.randn(tokens, pairs, dtype=torch.float64, device=device) * 3
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Tensor:
+    return torch.randn(*shape, dtype=dtype, device=device).requires_grad_()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_rotary(device: str) -> None:
+    cos, sin = turns(5, 2, torch.float64, device)
+    assert torch.autograd.gradcheck(lambda x: ops.rotary(x, cos, sin), draw(2, 5, 3, 4, device=device))
+    assert torch.autograd.gradgradcheck(lambda x: ops.rotary(x, cos, sin), draw(2, 5, 3, 4, device=device))
+    assert torch.autograd.gradcheck(lambda x: ops.rotary_qkv(x, cos, sin), draw(2, 5, 3, 2, 4, device=device))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_opcheck_of_rotary(device: str, dtype: torch.dtype) -> None:
+    cos, sin = turns(5, 4, torch.float32, device)
+    torch.library.opcheck(OPS.rotary.default, (draw(2, 5, 3, 8, dtype=dtype, device=device), cos, sin))
+    qkv = draw(2, 5, 3, 2, 8, dtype=dtype, device=device)
+    torch.library.opcheck(OPS.rotary_qkv.default, (qkv, cos, sin))
+    parts = [t.detach().clone() for t in qkv.unbind(2)]
+    torch.library.opcheck(OPS._rotary_qkv_backward.default, (*parts, cos, sin))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_rotary_compiles_to_one_graph(device: str) -> None:
+    cos, sin = turns(5, 4, torch.float32, device)
+
+    def score(qkv: Tensor) -> Tensor:
+        q, k, v = ops.rotary_qkv(qkv, cos, sin)
+        return (q * k * v).sum() + ops.rotary(qkv, cos, sin).square().sum()
+
+    qkv = draw(2, 5, 3, 2, 8, dtype=torch.float32, device=device)
+    other = qkv.detach().clone().requires_grad_()
+    torch.compile(score, fullgraph=True, backend="aot_eager")(qkv).backward()
+    score(other).backward()
+    torch.testing.assert_close(qkv.grad, other.grad)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_add_layer_norm_and_bias_gelu(device: str) -> None:
+    x, branch = draw(3, 2, 8, device=device), draw(3, 2, 8, device=device)
+    weight, bias = draw(8, device=device), draw(8, device=device)
+    assert torch.autograd.gradcheck(ops.add_layer_norm, (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(lambda *t: ops.add_layer_norm(*t)[1], (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(lambda *t: ops.add_layer_norm(*t)[0], (x, branch, weight, bias))
+    assert torch.autograd.gradcheck(ops.bias_gelu, (x, bias))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("narrow", (torch.float32, torch.bfloat16), ids=str)
+def test_opcheck_of_add_layer_norm_and_bias_gelu(device: str, narrow: torch.dtype) -> None:
+    x, branch = draw(3, 5, 8, dtype=torch.float32, device=device), draw(3, 5, 8, dtype=narrow, device=device)
+    weight, bias = (draw(8, dtype=torch.float32, device=device) for _ in range(2))
+    torch.library.opcheck(OPS.add_layer_norm.default, (x, branch, weight, bias), {"dtype": narrow})
+    torch.library.opcheck(OPS.bias_gelu.default, (branch, bias))
+    total, normed, mean, rstd = (t.detach() for t in OPS.add_layer_norm(x, branch, weight, bias, dtype=narrow))
+    kept = (total, weight.detach(), mean, rstd)
+    other = None if narrow == torch.float32 else narrow
+    torch.library.opcheck(OPS._add_layer_norm_backward.default, (total, normed, *kept), {"narrow": other})
+    torch.library.opcheck(OPS._add_layer_norm_backward.default, (None, normed, *kept), {"narrow": other})
+    torch.library.opcheck(OPS._bias_gelu_backward.default, (normed, branch.detach(), bias.detach()))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_second_derivative_is_refused_not_wrong(device: str) -> None:
+    x, bias = draw(3, 8, device=device), draw(8, device=device)
+    (first,) = torch.autograd.grad(ops.bias_gelu(x, bias).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="_bias_gelu_backward"):
+        first.sum().backward()
+
+
+def worst(got: Tensor, exact: Tensor) -> float:
+    """The largest error, relative to the largest exact value, or to 1: inputs are of order 1, and sums may cancel."""
+    assert got.shape == exact.shape and torch.isfinite(got).all()
+    if exact.numel() == 0:
+        return 0.0
+    got, exact = got.detach().double(), exact.detach().double()
+    return float((got - exact).abs().max() / exact.abs().max().clamp_min(1))
+
+
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+AWKWARD = ((1, 1), (3, 4), (5, 7), (33, 132), (129, 516), (4097, 64), (70, 768), (2, 1024), (65, 1028), (0, 8))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("stream", (torch.float64, torch.float32, torch.bfloat16, torch.float16), ids=str)
+@pytest.mark.parametrize("rows,features", AWKWARD)
+def test_add_layer_norm_is_the_formula_at_awkward_sizes(
+    device: str, stream: torch.dtype, rows: int, features: int
+) -> None:
+    branches = (stream, torch.bfloat16) if stream == torch.float32 else (stream,)
+    for narrow in branches:
+        x = (draw(rows, features, dtype=stream, device=device).detach() * 2 + 1).requires_grad_()
+        branch = draw(rows, features, dtype=narrow, device=device)
+        fine = torch.float64 if stream == torch.float64 else torch.float32
+        weight, bias = draw(features, dtype=fine, device=device), draw(features, dtype=fine, device=device)
+        inputs = (x, branch, weight, bias)
+        total, normed = ops.add_layer_norm(*inputs, dtype=narrow)
+        exact = [t.detach().double().requires_grad_() for t in inputs]
+        # The norm is that of the sum as it is stored.
+        want_total = exact[0] + exact[1]
+        stored = want_total + (total.detach().double() - want_total).detach()
+        want = torch.nn.functional.layer_norm(stored, (features,), exact[2], exact[3])
+        rounding = max(ROUNDING[stream], ROUNDING[narrow])
+        assert total.dtype == stream and worst(total, want_total) <= ROUNDING[stream]
+        assert normed.dtype == narrow and worst(normed, want) <= rounding
+        if features == 1:  # whose norm is its bias: the gradient is rounding alone
+            continue
+        grads = [torch.randn(rows, features, dtype=t, device=device) for t in (stream, narrow)]
+        got = torch.autograd.grad((total, normed), inputs, grads)
+        true = torch.autograd.grad((want_total, want), exact, [g.double() for g in grads])
+        for a, b, of in zip(got, true, inputs, strict=True):
+            assert a.dtype == of.dtype and worst(a, b) <= 4 * rounding
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+@pytest.mark.parametrize("rows,features", (*AWKWARD, (2, 4104), (70000, 8)))
+def test_bias_gelu_is_the_formula_at_awkward_sizes(device: str, dtype: torch.dtype, rows: int, features: int) -> None:
+    x = draw(rows, features, dtype=dtype, device=device)
+    bias = draw(features, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
+    y = ops.bias_gelu(x, bias)
+    exact = [t.detach().double().requires_grad_() for t in (x, bias)]
+    want = torch.nn.functional.gelu(exact[0] + exact[1])
+    assert y.dtype == dtype and worst(y, want) <= ROUNDING[dtype]
+    grad = torch.randn(rows, features, dtype=dtype, device=device)
+    got = torch.autograd.grad(y, (x, bias), grad)
+    for a, b in zip(got, torch.autograd.grad(want, exact, grad.double()), strict=True):
+        assert worst(a, b) <= 4 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_add_layer_norm_reads_what_does_not_start_at_16_bytes(device: str) -> None:
+    x = torch.randn(6 * 8 + 1, device=device)[1:].view(6, 8)
+    branch = torch.randn(6 * 8 + 3, device=device, dtype=torch.bfloat16)[3:].view(6, 8)
+    weight, bias = torch.randn(9, device=device)[1:], torch.randn(9, device=device)[1:]
+    for got, want in zip(
+        ops.add_layer_norm(x, branch, weight, bias),
+        ops.add_layer_norm(x.clone(), branch.clone(), weight.clone(), bias.clone()),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+    assert torch.equal(ops.bias_gelu(branch, bias), ops.bias_gelu(branch.clone(), bias.clone()))
+
+
+CLASSES = ((1, 1), (5, 2), (3, 7), (9, 256), (33, 259), (8, 264), (1000, 32), (4, 50257), (0, 8))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+@pytest.mark.parametrize("rows,classes", CLASSES)
+def test_cross_entropy_is_the_formula_at_awkward_sizes(
+    device: str, dtype: torch.dtype, rows: int, classes: int
+) -> None:
+    logits = (4 * torch.randn(rows, classes, device=device)).to(dtype).requires_grad_()
+    target = torch.randint(classes, (rows,), device=device)
+    target[1::3] = -100
+    exact = logits.detach().double().requires_grad_()
+    loss = ops.cross_entropy(logits, target)
+    want = torch.nn.functional.cross_entropy(exact, target, reduction="none")
+    # Losses are float32 whatever the logits are: as they are stored, they are exact.
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert torch.allclose(loss.double(), want, rtol=1e-5, atol=1e-5)
+    grad = torch.randn(rows, dtype=loss.dtype, device=device)
+    (got,) = torch.autograd.grad(loss, logits, grad)
+    (true,) = torch.autograd.grad(want, exact, grad.double())
+    assert got.dtype == dtype and torch.allclose(got.double(), true, rtol=ROUNDING[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_cross_entropy(device: str) -> None:
+    target = torch.tensor([0, 4, -100, 2], device=device)
+    logits = draw(4, 5, device=device)
+    assert torch.autograd.gradcheck(lambda x: ops.cross_entropy(x, target), logits)
+    half = draw(4, 5, dtype=torch.bfloat16, device=device)
+    torch.library.opcheck(OPS.cross_entropy.default, (half, target))
+    loss, log_sum = OPS.cross_entropy(half.detach(), target)
+    torch.library.opcheck(OPS._cross_entropy_backward.default, (loss, half.detach(), target, log_sum))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_cross_entropy_of_extreme_logits(device: str) -> None:
+    inf = float("inf")
+    rows = [[1e4, -1e4, 0, 0], [-inf, 2, -inf, 1], [inf, inf, inf, 0], [float("nan"), 0, 0, 0]]
+    logits = torch.tensor(rows, device=device, requires_grad=True)
+    loss = ops.cross_entropy(logits, torch.tensor([0, 1, -100, 0], device=device))
+    assert torch.allclose(loss[:3], torch.tensor([0.0, 0.313262, 0.0], device=device), atol=1e-5)
+    assert loss[3].isnan()
+    loss.sum().backward()
+    assert logits.grad is not None and logits.grad[:3].isfinite().all() and (logits.grad[2] == 0).all()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_target_out_of_range_is_not_scored(device: str) -> None:
+    logits, target = torch.zeros(2, 4, device=device, requires_grad=True), torch.tensor([4, 1], device=device)
+    if device == "cpu":
+        with pytest.raises((RuntimeError, IndexError)):
+            ops.cross_entropy(logits, target)
+        return
+    loss = ops.cross_entropy(logits, target)
+    loss.sum().backward()
+    assert loss[0].isnan() and loss[1].isfinite()
+    assert logits.grad is not None and logits.grad[0].isnan().all() and logits.grad[1].isfinite().all()
