@@ -46,6 +46,7 @@ int translate(const Arguments& arguments);
 int average(const Arguments& arguments);
 int data(const Arguments& arguments);
 int models(const Arguments& arguments);
+int inspect(const Arguments& arguments);
 int inspect_checkpoint(const Arguments& arguments);
 int doctor(const Arguments& arguments);
 

@@ -4,8 +4,9 @@
 #include <iostream>
 #include <optional>
 
-#include "cli/config.h"
+#include "cli/cli.h"
 #include "cli/console.h"
+#include "cli/data_of_run.h"
 #include "cli/option_flags.h"
 #include "contextpool/models/model_file.h"
 #include "contextpool/runtime/device.h"
@@ -44,24 +45,6 @@ const tasks::TaskKind& kind_of(const std::string& file, const Arguments& argumen
   return *tasks::task_kinds().front();
 }
 
-// Where no data are named: those that the run was trained on, read as they were then.
-OptionList with_data_of_run(OptionList options, const tasks::TaskKind& kind, const ModelFlags& flags,
-                            const std::vector<std::string>& given) {
-  const auto is_given = [&](const std::string& name) {
-    return std::find(given.begin(), given.end(), name) != given.end();
-  };
-  if (flags.run.empty() || is_given("data")) return options;
-  const auto config = read_config(flags.run + "/config.toml").values;
-  for (const auto& option : kind.train_options()) {
-    const auto found = config.find(OptionFlags::dashed(option.name));
-    if (found == config.end() || is_given(option.name) || !options.has(option.name)) continue;
-    auto value = options.at(option.name);
-    std::visit([&](auto& v) { CLI::detail::lexical_cast(found->second.front(), v); }, value);
-    options.set(option.name, value);
-  }
-  return options;
-}
-
 }  // namespace
 
 int eval(const Arguments& arguments) {
@@ -79,7 +62,7 @@ int eval(const Arguments& arguments) {
 
   tasks::EvalRequest request;
   request.given = options.all_given();
-  request.options = with_data_of_run(options.over(kind.eval_options()), kind, flags, request.given);
+  request.options = with_data_of_run(options.over(kind.eval_options()), kind, flags.run, request.given);
   request.note = [](const std::string& line) { std::cerr << "contextpool: " << line << "\n"; };
   as_command([&] {
     kind.check_eval(request);

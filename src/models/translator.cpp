@@ -137,6 +137,20 @@ EncodedSource TranslatorImpl::encode(const torch::Tensor& source, const nn::Padd
   return {encoder_norm_(x), real};
 }
 
+std::vector<nn::Windows> TranslatorImpl::encoder_windows(const torch::Tensor& source) {
+  std::vector<nn::Windows> all;
+  if (!encoder_.front()->context_pool()) return all;
+  check_tokens("source", source);
+  auto x = embed(source_token_ ? source_token_ : token_, source, 0, {});
+  const auto rotation = position_->rotation(x, 0, {});
+  for (auto& block : encoder_) {
+    auto [y, windows] = block->forward_with_windows(x, rotation);
+    x = y;
+    all.push_back(std::move(windows));
+  }
+  return all;
+}
+
 torch::Tensor TranslatorImpl::decode(const torch::Tensor& target, const EncodedSource& source, bool last_only) {
   check_tokens("target", target);
   TORCH_CHECK_VALUE(target.size(0) == source.features.size(0), "translator: the target has ", target.size(0),

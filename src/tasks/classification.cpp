@@ -10,12 +10,15 @@
 #include "contextpool/runtime/device.h"
 #include "tasks/classification_eval.h"
 #include "tasks/image_data.h"
+#include "tasks/image_looking.h"
 
 namespace contextpool::tasks {
 namespace {
 
 using torch::Tensor;
 namespace F = torch::nn::functional;
+
+constexpr std::int64_t kLookedAt = 16;  // dev pictures whose windows are logged
 
 class Classification : public Task {
  public:
@@ -101,6 +104,21 @@ class Classification : public Task {
     return Score{{{"accuracy", score.top1()}, {"loss", score.loss}}, /*higher_is_better=*/true};
   }
 
+  std::vector<nn::WindowStatistics> windows(const StepPlace& /*place*/, bool bfloat16) override {
+    const auto form = looked_at_form(model_options());
+    if (!nn::has_gaussian_windows(form.pool)) return {};
+    const torch::NoGradGuard no_grad;
+    const auto count = std::min(kLookedAt, data_->size(ImageSplit::dev));
+    const auto images = data_->scored(ImageSplit::dev, 0, count, device()).images;
+    classifier().eval();
+    const runtime::Autocast autocast(device(), bfloat16);
+    std::vector<nn::WindowStatistics> all;
+    for (const auto& layer : classifier().forward_with_windows(formatted(images)).second) {
+      if (const auto statistics = statistics_of(form, layer)) all.push_back(*statistics);
+    }
+    return all;
+  }
+
  private:
   void on_built() override {
     data_->to(device());
@@ -175,6 +193,8 @@ class ClassificationKind : public TaskKind {
   OptionList eval_options() const override { return classification_eval_options(); }
   void check_eval(const EvalRequest& request) const override { check_classification_eval(request); }
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_classification(request); }
+  std::string looks_at() const override { return "image"; }
+  eval::Looking look(const LookRequest& request) const override { return look_at_picture(request); }
 };
 
 }  // namespace

@@ -46,13 +46,17 @@ TrainedClassifier::TrainedClassifier(const std::filesystem::path& file, torch::D
                     class_names_.size(), " names for ", classes, " classes");
 }
 
-torch::Tensor TrainedClassifier::view(std::span<const std::byte> bytes) const {
+torch::Tensor TrainedClassifier::pixels(std::span<const std::byte> bytes, std::int64_t side) const {
   data::ViewOptions options;
-  options.size = image_size_;
+  options.size = side;
   options.central_ratio = central_ratio_;
-  auto pixels = torch::empty({1, image_size_, image_size_, data::kColours}, torch::kByte);
+  auto pixels = torch::empty({1, side, side, data::kColours}, torch::kByte);
   data::view_for_evaluation(bytes, options, pixels.mutable_data_ptr<std::uint8_t>());
-  return data::normalize_batch(pixels.permute({0, 3, 1, 2}).to(device_), normalization_);
+  return pixels;
+}
+
+torch::Tensor TrainedClassifier::view(std::span<const std::byte> bytes) const {
+  return data::normalize_batch(pixels(bytes, image_size_).permute({0, 3, 1, 2}).to(device_), normalization_);
 }
 
 std::vector<std::pair<std::string, double>> TrainedClassifier::classify(std::span<const std::byte> bytes,

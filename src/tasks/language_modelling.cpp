@@ -11,6 +11,7 @@
 #include "contextpool/ops/cross_entropy.h"
 #include "contextpool/runtime/device.h"
 #include "tasks/language_model_eval.h"
+#include "tasks/text_looking.h"
 
 namespace contextpool::tasks {
 namespace {
@@ -58,6 +59,8 @@ class LanguageModellingKind : public TaskKind {
   OptionList eval_options() const override { return language_model_eval_options(); }
   void check_eval(const EvalRequest& request) const override { check_language_model_eval(request); }
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_language_model(request); }
+  std::string looks_at() const override { return "text"; }
+  eval::Looking look(const LookRequest& request) const override { return look_at_text(request); }
 };
 
 void LanguageModellingKind::check(const OptionList& model_options, const OptionList& options, std::int64_t length,

@@ -25,6 +25,10 @@ std::vector<std::unique_ptr<TaskKind>>& registered() {
 
 }  // namespace
 
+eval::Looking TaskKind::look(const LookRequest& request) const {
+  TORCH_CHECK_VALUE(false, request.file.string(), ": there is no page for models of this kind");
+}
+
 std::vector<const TaskKind*> task_kinds() {
   std::vector<const TaskKind*> all;
   for (const auto& kind : registered()) all.push_back(kind.get());

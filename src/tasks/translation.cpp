@@ -11,6 +11,7 @@
 #include "contextpool/models/translator_family.h"
 #include "contextpool/runtime/device.h"
 #include "contextpool/tasks/trained_translator.h"
+#include "tasks/text_looking.h"
 #include "tasks/translation_data.h"
 #include "tasks/translation_eval.h"
 
@@ -58,6 +59,8 @@ class TranslationKind : public TaskKind {
   std::string option_without_model() const override { return "hypotheses"; }
   void check_eval(const EvalRequest& request) const override { check_translation_eval(request); }
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_translation(request); }
+  std::string looks_at() const override { return "text"; }
+  eval::Looking look(const LookRequest& request) const override { return look_at_source(request); }
 };
 
 // What a vocabulary that is to be made will have; the data say the rest.

@@ -50,6 +50,27 @@ TEST(WindowStatistics, ALongRowIsSampled) {
   EXPECT_NEAR(found->tokens, 2 * std::sqrt(M_PI) * 10, 0.5);  // of a Gaussian, but for the ends of the row
 }
 
+// Of a Gaussian in the plane, 4 pi sigma^2 pixels, but for the edges of the map.
+TEST(WindowStatistics, AMapCountsPixelsInThePlane) {
+  for (const bool groups : {false, true}) {
+    const std::vector<int64_t> shape = groups ? std::vector<int64_t>{1, 2, 64, 64} : std::vector<int64_t>{1, 64, 64};
+    const auto found = window_statistics(ContextPoolOptions{.features = 4},
+                                         {torch::zeros(shape), torch::full(shape, 2.0)}, /*dims=*/2);
+    EXPECT_NEAR(found->tokens, 4 * M_PI * 4, 4);
+    EXPECT_NEAR(found->sigma, 2, 1e-6);
+  }
+}
+
+// Heavy pixels in columns 0 and 2: targets on columns 0, 2 and 4 are near to one of them; targets on columns 0, 1 and 2
+// would have one that is as near to both.
+TEST(WindowStatistics, TargetsOfAStrideSitOnEverySecondPixel) {
+  auto log_weight = torch::zeros({1, 5, 5});
+  log_weight[0][0][0] = 60;
+  log_weight[0][0][2] = 60;
+  const auto found = window_statistics(ContextPoolOptions{.features = 4}, {log_weight, torch::full({1, 3, 3}, 0.7)}, 2);
+  EXPECT_NEAR(found->tokens, 1, 0.05);
+}
+
 TEST(WindowStatistics, FormsWithoutSuchWindowsHaveNone) {
   const Windows windows{torch::zeros({1, 4}), torch::ones({1, 4})};
   EXPECT_FALSE(window_statistics(ContextPoolOptions{.features = 4, .locality = "adaptive_window"}, windows));

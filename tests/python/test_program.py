@@ -349,7 +349,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
 
 def test_help_and_version_are_there() -> None:
     assert "inspect-checkpoint" in contextpool_says("--help") == contextpool_says("help")
-    for name in ("train", "eval", "generate", "models", "inspect-checkpoint", "doctor"):
+    for name in ("train", "eval", "generate", "models", "inspect", "inspect-checkpoint", "doctor"):
         assert "--help" in contextpool_says(name, "--help") == contextpool_says("help", name)
     assert re.fullmatch(r"contextpool \d+\.\d+\.\d+, torch \d+\.\d+\.\S+\n", contextpool_says("--version"))
     assert "--pool-initial-sigma" in contextpool_says("train", "--help")

@@ -153,6 +153,9 @@ class TranslatorImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& source, const nn::Padding& source_padding, const torch::Tensor& target);
 
   EncodedSource encode(const torch::Tensor& source, const nn::Padding& source_padding = {});
+  // What the ContextPool of each of the encoder's layers predicts for a source without padding; empty where there is
+  // none.
+  std::vector<nn::Windows> encoder_windows(const torch::Tensor& source);
   // The logits of forward, given the encoded source; or, with last_only, those of the last symbols, [batch, 1,
   // vocabulary].
   torch::Tensor decode(const torch::Tensor& target, const EncodedSource& source, bool last_only = false);

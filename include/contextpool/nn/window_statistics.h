@@ -8,14 +8,26 @@
 namespace contextpool::nn {
 
 struct WindowStatistics {
-  double sigma = 0;         // mean size, over rows, groups and tokens
-  double sigma_spread = 0;  // standard deviation between the tokens of a row, mean over rows and groups
+  double sigma = 0;         // mean size, over rows or maps, groups and tokens
+  double sigma_spread = 0;  // standard deviation between the tokens of a row or map, mean over these and groups
   double log_weight_spread = 0;
   double tokens = 0;  // effective number of tokens in a window, 1 / sum_j p_ij^2, mean over targets
 };
 
-// Of rows without padding, as ContextPool1d::forward_with_windows gives them; tokens from at most 256 targets of each.
-// Nothing where the options have no Gaussian windows with a weight for each token.
-std::optional<WindowStatistics> window_statistics(const ContextPoolOptions& options, const Windows& windows);
+// Whether the options give Gaussian windows with a weight for each token: what these statistics, and the pages of
+// eval/looking.h, are of.
+bool has_gaussian_windows(const ContextPoolOptions& options);
+
+// Of rows (dims 1) or maps (dims 2, of any stride) without padding, as forward_with_windows of ContextPool1d and
+// ContextPool2d gives them; tokens from about 256 evenly spread targets of each. Nothing where there are no such
+// windows.
+std::optional<WindowStatistics> window_statistics(const ContextPoolOptions& options, const Windows& windows,
+                                                  int64_t dims = 1);
+
+// Which targets of a row [n] or map [h, w] those are, flat: 0, step, 2 step, ...
+int64_t target_step(torch::IntArrayRef targets);
+
+// The stride of a map of `targets` places on one of `sources` pixels, along one side.
+int64_t stride_of(int64_t sources, int64_t targets);
 
 }  // namespace contextpool::nn

@@ -32,7 +32,9 @@ class TrainedClassifier {
   std::int64_t image_size() const { return image_size_; }
   torch::Device device() const { return device_; }
 
-  // A JPEG or PNG file's bytes as the network sees them, float [1, 3, S, S]. Throws data::ImageError.
+  // A JPEG or PNG file's bytes cropped as for the network, uint8 [1, side, side, 3]. Throws data::ImageError.
+  torch::Tensor pixels(std::span<const std::byte> bytes, std::int64_t side) const;
+  // As the network sees them, float [1, 3, S, S].
   torch::Tensor view(std::span<const std::byte> bytes) const;
   // The likeliest classes and their probabilities, the first the likeliest.
   std::vector<std::pair<std::string, double>> classify(std::span<const std::byte> bytes, std::int64_t top);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "contextpool/eval/looking.h"
 #include "contextpool/tasks/task.h"
 
 namespace contextpool::tasks {
@@ -25,6 +26,19 @@ struct EvalRequest {
 struct EvalResult {
   std::string line;  // for a person
   std::string json;  // the same and more, as a JSON object
+};
+
+// What `contextpool inspect` asks for: a page about one input (eval/looking.h).
+struct LookRequest {
+  std::filesystem::path file;  // of the model
+  torch::Device device = torch::kCPU;
+  std::string image;      // a picture's file, or
+  std::string text;       // a line of text; the other is empty
+  OptionList options;     // of eval_options(): the validation data whose sizes are counted, where "data" is not empty
+  std::int64_t most = 0;  // pictures of them to look at
+  bool data_may_be_gone = false;  // the page is made without them, with a note, where they cannot be opened
+  std::function<void(std::int64_t done, std::int64_t all)> progress;  // may be empty
+  std::function<void(const std::string& line)> note;                  // one line for the user
 };
 
 class TaskKind {
@@ -59,6 +73,10 @@ class TaskKind {
   // Throws as soon as the options alone are wrong.
   virtual void check_eval(const EvalRequest& /*request*/) const {}
   virtual EvalResult evaluate(const EvalRequest& request) const = 0;
+  // What its models' windows are looked at on: "image", "text", or nothing where there is no page for them.
+  virtual std::string looks_at() const { return ""; }
+  // The windows of each ContextPool on an input of that kind. Throws where the model has none.
+  virtual eval::Looking look(const LookRequest& request) const;
 };
 
 std::vector<const TaskKind*> task_kinds();
