@@ -67,7 +67,6 @@ std::string to_json(const LanguageModelOptions& options) { return contextpool::t
 LanguageModelOptions language_model_of_files() {
   LanguageModelOptions options;
   options.pool.size_range = 0;
-  options.pool.size_floor = nn::kSizeFloorOfOldFiles;
   return options;
 }
 

@@ -16,11 +16,7 @@ struct TranslatorTraits {
     for (const auto& model : translators()) all.push_back({model.name, model.summary, model.options});
     return all;
   }
-  static Options of_files() {
-    Options options;
-    options.pool.size_floor = nn::kSizeFloorOfOldFiles;
-    return options;
-  }
+  static Options of_files() { return {}; }
   static double least_parameters(const Options& options) { return models::least_parameters(options); }
   static Cost cost(const Options& options, int64_t length) {
     const auto row = length > 0 ? length : kUsualLength;

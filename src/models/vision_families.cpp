@@ -11,11 +11,7 @@ template <typename OptionsOf, typename ModuleOf>
 struct VisionTraits {
   using Options = OptionsOf;
   using Module = ModuleOf;
-  static Options of_files() {
-    Options options;
-    options.pool.size_floor = nn::kSizeFloorOfOldFiles;
-    return options;
-  }
+  static Options of_files() { return {}; }
   static double least_parameters(const Options& options) {
     return static_cast<double>(models::cost(options).parameters);
   }

@@ -103,8 +103,8 @@ std::string describe(const std::string& name, const ContextPoolOptions& o) {
   text << std::boolalpha << name << "(features=" << o.features << ", predictor=" << o.predictor
        << ", weights=" << o.weights << ", locality=" << o.locality << ", size_norm=" << o.size_norm
        << ", ratio=" << o.ratio << ", reference_length=" << o.reference_length << ", initial_sigma=" << o.initial_sigma
-       << ", size_range=" << o.size_range << ", size_floor=" << o.size_floor << ", hidden=" << o.hidden << ", kernel=" << o.kernel
-       << ", groups=" << o.groups << ", causal=" << o.causal << ")";
+       << ", size_range=" << o.size_range << ", size_floor=" << o.size_floor << ", hidden=" << o.hidden
+       << ", kernel=" << o.kernel << ", groups=" << o.groups << ", causal=" << o.causal << ")";
   return text.str();
 }
 

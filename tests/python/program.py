@@ -33,7 +33,8 @@ def contextpool_says(*arguments: object) -> str:
 
 
 def start(*arguments: object) -> subprocess.Popen:
-    command = [str(PROGRAM), *map(str, arguments)]
+    """Starts the program in the background, with no signal ignored: nohup and a shell's & ignore some."""
+    command = ["env", "--default-signal", str(PROGRAM), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
 
 

@@ -102,9 +102,9 @@ nn::Reach reach_of(const LanguageModelOptions& options, int64_t layer);
 // What a layer is built of.
 nn::TransformerBlockOptions block_of(const LanguageModelOptions& options, int64_t layer);
 
-// Every option by name, as the text of a JSON object. from_json takes those missing at their default, but
-// pool_size_range and pool_size_floor, which older files lack, at 0 and a quarter, which is what they had; it refuses,
-// with the nearest name, what it does not know. `who` opens its messages: a file's name, or the model's.
+// Every option by name, as the text of a JSON object. from_json takes those missing at their default (pool_size_range,
+// which files of version 0.1.0 lack, at 0, which is what they had) and refuses, with the nearest name, what it does not
+// know. `who` opens its messages: a file's name, or the model's.
 std::string to_json(const LanguageModelOptions& options);
 LanguageModelOptions from_json(const std::string& text, const std::string& who = "language model");
 // The options that a file has where it does not say.

@@ -21,9 +21,6 @@
 namespace contextpool::nn {
 
 // Options of ContextPool1d. Words are words; a wrong one is answered with all of them.
-// What files of models written before size_floor was an option have for it.
-inline constexpr double kSizeFloorOfOldFiles = 0.25;
-
 struct ContextPoolOptions {
   int64_t features = 0;               // D of x [B, N, D], C of x [B, C, H, W]
   std::string predictor = "conv";     // conv (two convolutions), mlp (per token), attention (= weights "nonlocal")
@@ -36,7 +33,7 @@ struct ContextPoolOptions {
   double initial_sigma = 4;           // size at initialisation
   double size_range = 2;              // how far a token's size may lie from the learnt one, as a difference of
                                       // logarithms; 0: any size up to r n, the paper's form
-  double size_floor = 1. / 16;        // the smallest size where size_range is not 0, as a share of initial_sigma
+  double size_floor = 0.25;           // the smallest size where size_range is not 0, as a share of initial_sigma
   int64_t hidden = 64;                // channels between the predictor's two layers
   int64_t kernel = 3;                 // taps of the predictor's convolutions, odd unless causal
   int64_t groups = 1;                 // G slices of the features, each with its own weights and sizes

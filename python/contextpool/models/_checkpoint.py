@@ -16,7 +16,6 @@ _FAMILY = "contextpool.family"  # keys of a model file's metadata: which class o
 _OPTIONS = "contextpool.model"  # and its options
 _MANIFEST = "MANIFEST.json"
 _MODELS = ("ema.safetensors", "model.safetensors")  # best first: the average of the weights, if kept
-_SIZE_FLOOR_OF_OLD_FILES = 0.25  # of those written before pool_size_floor was an option
 _LARGEST = 65536  # bytes of a manifest; it has a few hundred
 
 
@@ -37,7 +36,7 @@ def read_model(path: Path, what: str) -> tuple[Path, dict[str, Any], dict[str, T
     options = json.loads(metadata[_OPTIONS])
     if not isinstance(options, dict):
         raise ValueError(f"{file}: the model's options are not a JSON object")
-    return file, {"pool_size_floor": _SIZE_FLOOR_OF_OLD_FILES, **options}, weights
+    return file, options, weights
 
 
 def family_of(path: Path) -> str:

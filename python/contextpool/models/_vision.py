@@ -48,7 +48,7 @@ class VisionOptions:
     pool_reference_length: int = 0
     pool_initial_sigma: float = 1.0
     pool_size_range: float = 2.0
-    pool_size_floor: float = 1 / 16
+    pool_size_floor: float = 0.25
     pool_hidden: int = 24
     pool_kernel: int = 3
     pool_groups: int = 1

@@ -79,7 +79,7 @@ class TranslatorOptions:
     pool_reference_length: int = 64
     pool_initial_sigma: float = 4.0
     pool_size_range: float = 2.0
-    pool_size_floor: float = 1 / 16
+    pool_size_floor: float = 0.25
     pool_hidden: int = 64
     pool_kernel: int = 3
     pool_groups: int = 1
