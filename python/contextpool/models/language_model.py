@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn._cache import TokenCache
+from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
@@ -25,7 +26,7 @@ _DEVIATION = 0.02  # of the initial weights
 
 
 @dataclasses.dataclass
-class LanguageModelOptions:
+class LanguageModelOptions(PoolOptions):
     """Every option of the model; those named ``pool_*`` are those of :class:`contextpool.nn.ContextPool1d`, but for
     ``pool_taps``, which is one of :class:`contextpool.nn.MixOptions`, as are ``mix`` and those named ``mixer_*``."""
 
@@ -53,31 +54,14 @@ class LanguageModelOptions:
     mixer_rank: int = 15
     mixer_heads: int = 0
     pool_taps: int = 0
-    pool_predictor: str = "conv"
-    pool_weights: str = "softmax"
-    pool_locality: str = "gaussian"
-    pool_size_norm: str = "sigmoid"
-    pool_ratio: float = 0.1
+    _: dataclasses.KW_ONLY
     pool_reference_length: int = 2048
-    pool_initial_sigma: float = 4.0
-    pool_size_range: float = 2.0
-    pool_size_floor: float = 0.25
-    pool_hidden: int = 64
-    pool_kernel: int = 3
-    pool_groups: int = 1
-    pool_window: float = 4.0
-    pool_seed: int = 0
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], who: str = "language model") -> LanguageModelOptions:
         """Options by name; those missing at their default. ``who`` opens the messages of errors."""
         check_options(cls, options, who)
         return cls(**options)
-
-    def pool(self) -> dict[str, Any]:
-        """The options of ContextPool, by the names it knows."""
-        own = {"pool_taps"}
-        return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_") and name not in own}
 
     def mixing(self) -> MixOptions:
         """Which mixers stand where, and what they share."""

@@ -20,6 +20,8 @@ from .depthwise import Depthwise
 from .mixer import make_mixer, mixer_kinds, parse_places
 
 PLACES = "ABOCDE"  #: the places of a block, in the order in which a token passes them
+#: the names of single places
+PLACEMENTS = {"after_attention": "O", "after_block": "E", "before_attention": "A"}
 MixerKind = Literal["none", "context_pool", "depthwise", "canon", "dynamic"]
 Activation = Literal["gelu", "relu"]
 Placement = Literal["after_attention", "after_block", "before_attention"]
@@ -175,12 +177,11 @@ class TransformerBlock(nn.Module):
     ) -> None:
         super().__init__()
         check_word("TransformerBlock", "mixer", mixer, mixer_kinds())
-        places = {"before_attention": "A", "after_attention": "O", "after_block": "E"}
-        check_word("TransformerBlock", "placement", placement, tuple(places))
+        check_word("TransformerBlock", "placement", placement, tuple(PLACEMENTS))
         if feedforward <= 0:
             raise ValueError(f"TransformerBlock: feedforward must be positive, but is {feedforward}")
         #: the kind of mixer in each place that has one
-        self.places = {places[placement]: str(mixer)} if mixer != "none" else {}
+        self.places = {PLACEMENTS[placement]: str(mixer)} if mixer != "none" else {}
         if mix.places:
             self.places = parse_places("TransformerBlock", mix.places, PLACES)
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
