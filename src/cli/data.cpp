@@ -37,7 +37,7 @@ std::string decoded(const Vocabulary& vocabulary, const std::string& line, std::
     std::int64_t symbol = 0;
     if (!CLI::detail::lexical_cast(word, symbol)) {
       throw contextpool::io::Error("standard input: line " + std::to_string(number) + ": \"" + word +
-                                   "\" is no number of a piece");
+                                   "\" is not the number of a piece");
     }
     symbols.push_back(symbol);
   }

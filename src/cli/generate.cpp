@@ -18,7 +18,7 @@ int generate(const Arguments& arguments) {
   contextpool::models::GenerateOptions options;
   CLI::App app("Writes text with a trained model.", "contextpool generate");
   flags.add_to(app);
-  app.add_option("--prompt", prompt, "text to go on from; a space by default");
+  app.add_option("--prompt", prompt, "text to continue; a space by default");
   app.add_option("--tokens", options.tokens, "how many to draw");
   app.add_option("--temperature", options.temperature, "0: always the likeliest");
   app.add_option("--top-k", options.top_k, "draw from the likeliest k only; 0: from all");
