@@ -61,7 +61,7 @@ Manifest checked_manifest(const fs::path& folder) {
   for (const auto& [name, file] : manifest.files)
     if (name != kModel && name != kOptimizer && name != kEma && name != kState)
       throw Error(
-          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is no part of a checkpoint"));
+          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is not part of a checkpoint"));
   return manifest;
 }
 

@@ -71,7 +71,7 @@ std::vector<Trainable> parameters_of(const tasks::Task& task) {
 void make_run_folder(const fs::path& folder, const std::string& config) {
   TORCH_CHECK_VALUE(
       !fs::exists(fs::symlink_status(folder)), folder.string(), ": exists already; ",
-      fs::exists(folder / "config.toml") ? "continue it with --resume, or " : "it is no run: ", "choose another name");
+      fs::exists(folder / "config.toml") ? "continue it with --resume, or " : "not a run: ", "choose another name");
   auto path = fs::absolute(folder).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
   const auto fresh = path.parent_path() / ("." + path.filename().string() + ".new-" + std::to_string(::getpid()));

@@ -262,7 +262,7 @@ TEST(Trainer, ARunFolderIsNotReused) {
   Watcher watcher;
   const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
   EXPECT_NE(message.find(folder.path("run")), std::string::npos) << message;
-  EXPECT_NE(message.find("it is no run: choose another name"), std::string::npos) << message;
+  EXPECT_NE(message.find("not a run: choose another name"), std::string::npos) << message;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("run")), {}), 1);
   folder.write("run/config.toml", "");
   const auto of_run = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
