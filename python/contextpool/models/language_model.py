@@ -17,7 +17,8 @@ from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
-from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock
+from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock, windows_of_blocks
+from ..nn.context_pool import Windows
 from ..nn.positions import Positions, positions_of
 from ._checkpoint import load_weights, read_model
 from ._options import check_options
@@ -225,6 +226,13 @@ class LanguageModel(nn.Module):
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
+
+    def windows(self, tokens: Tensor) -> list[Windows]:
+        """What each layer's ContextPool predicts for these tokens (the first, where a block has several); empty where
+        there is none."""
+        self._check(tokens)
+        x = self.dropout(self.position.add(self.token(tokens), 0))
+        return windows_of_blocks(self._blocks(), x, self.position.rotation(x, 0))
 
     def step(
         self,

@@ -18,7 +18,8 @@ from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach
-from ..nn.block import PLACEMENTS, PLACES, MixOptions, TransformerBlock
+from ..nn.block import PLACEMENTS, PLACES, MixOptions, TransformerBlock, windows_of_blocks
+from ..nn.context_pool import Windows
 from ..nn.decoder_block import DecoderBlock, DecoderBlockCache
 from ..nn.local_attention import LocalWindows
 from ..nn.mixer import mixer_kinds, parse_places
@@ -306,6 +307,13 @@ class Translator(nn.Module):
         for block in self._encoder():
             x = block(x, rotation, mask=real)
         return EncodedSource(self.encoder_norm(x), real)
+
+    def encoder_windows(self, source: Tensor) -> list[Windows]:
+        """What the ContextPool of each of the encoder's layers predicts for a source without padding; empty where there
+        is none."""
+        _check("source", source)
+        x = self._embed(self.token if self.source_token is None else self.source_token, source, 0)
+        return windows_of_blocks(self._encoder(), x, self.position.rotation(x, 0))
 
     def decode(self, target: Tensor, source: EncodedSource, last_only: bool = False) -> Tensor:
         """The logits of ``forward``, given the encoded source; or, with last_only, those of the last symbols,
