@@ -94,7 +94,7 @@ if [ -n "$torch_site" ]; then
   # Other versions of the rest are as good here: what that Python has stays. torchvision, and timm which asks for it,
   # would bring a torch of their own.
   grep -v -e '^torch' -e '^timm' -e '^#' requirements.txt | sed 's/==.*//' | "${pip[@]}" -r /dev/stdin ||
-    say "going on without some of requirements.txt; what needs them will say so"
+    say "continuing without some of requirements.txt; whatever needs them will say so"
 else
   rm -f "$site/other_torch.pth"
   say "installing the packages of requirements.txt into .venv (once; torch is large)"

@@ -55,7 +55,7 @@ int average(const Arguments& arguments) {
   if (out.empty()) throw Wrong("--out FILE is needed: the file to write");
   if (run.empty() == named.empty()) throw Wrong("--run DIR or safetensors FILES are needed");
   if (last < 1) throw Wrong("--last is " + std::to_string(last) + ", expected at least 1");
-  if (!run.empty() && !fs::is_directory(run)) throw Wrong(run + ": is no run folder");
+  if (!run.empty() && !fs::is_directory(run)) throw Wrong(run + ": is not a run folder");
 
   const auto files = run.empty() ? std::vector<fs::path>(named.begin(), named.end()) : last_checkpoints(run, last);
   const io::SafetensorsFile newest(files.back());

@@ -17,7 +17,7 @@ int classify(const Arguments& arguments) {
   CLI::App app("Prints the likeliest classes of pictures (JPEG or PNG), one line a picture.", "contextpool classify");
   flags.add_to(app);
   app.add_option("files", files, "pictures")->take_all();
-  app.add_option("--top", top, "how many classes of each");
+  app.add_option("--top", top, "classes to print for each picture");
   if (!parse(app, arguments)) return 0;
   if (files.empty()) throw Wrong("a picture FILE is needed");
   if (top < 1) throw Wrong("--top is " + std::to_string(top) + ", expected at least 1");

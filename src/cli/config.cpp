@@ -56,7 +56,7 @@ void add(ConfigFile& config, const std::string& key, const toml::node& node) {
   } else {
     words.push_back(word_of(where, node));
   }
-  if (!config.values.emplace(key, words).second) throw Wrong(where + " is there twice");
+  if (!config.values.emplace(key, words).second) throw Wrong(where + " is set twice");
 }
 
 std::string section_of(const CLI::Option& option) { return CLI::detail::to_lower(option.get_group()); }
@@ -125,7 +125,7 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
       }
       const auto section = file.sections.find(name);
       if (section != file.sections.end() && section->second != section_of(*option)) {
-        throw Wrong(file.name + ": [" + section->second + "] has " + name + ", which belongs into [" +
+        throw Wrong(file.name + ": [" + section->second + "] has " + name + ", which belongs in [" +
                     section_of(*option) + "]");
       }
       if (option->count() == 0 && words != std::vector<std::string>{""}) open[name] = words;

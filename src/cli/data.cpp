@@ -37,7 +37,7 @@ std::string decoded(const Vocabulary& vocabulary, const std::string& line, std::
     std::int64_t symbol = 0;
     if (!CLI::detail::lexical_cast(word, symbol)) {
       throw contextpool::io::Error("standard input: line " + std::to_string(number) + ": \"" + word +
-                                   "\" is no number of a piece");
+                                   "\" is not the number of a piece");
     }
     symbols.push_back(symbol);
   }
@@ -114,9 +114,9 @@ int tokenize(const Arguments& arguments) {
   app.add_option("--data", f.data, "source sentences, one a line; or a file of two columns, separated by a tab");
   app.add_option("--target", f.target, "their translations, line by line");
   app.add_option("--out", f.out, "folder to write");
-  app.add_option("--vocabulary", f.vocabulary, "SentencePiece model to apply; none: one is made");
+  app.add_option("--vocabulary", f.vocabulary, "SentencePiece model to apply; without it one is trained");
   app.add_option("--source-vocabulary", f.source_vocabulary, "that of the source, where it has its own");
-  app.add_option("--size", f.options.size, "pieces of a vocabulary that is made");
+  app.add_option("--size", f.options.size, "pieces of the trained vocabulary");
   app.add_option("--kind", f.options.type, "bpe or unigram");
   app.add_option("--coverage", f.options.coverage, "share of the text's characters that get a piece of their own");
   app.add_flag("--byte-fallback", f.options.byte_fallback, "spell other characters in bytes");

@@ -66,7 +66,7 @@ void ModelFlags::add_to(CLI::App& app) {
   app.option_defaults()
       ->always_capture_default()
       ->take_last();  // --help shows defaults; a flag given twice counts once
-  app.add_option("--run", run, "folder of a training run; its newest whole checkpoint is taken");
+  app.add_option("--run", run, "folder of a training run; its newest checkpoint that passes verification is used");
   app.add_option("--checkpoint", checkpoint, "a model's safetensors file, instead of --run");
   app.add_option("--which", which, "checkpoint of the run: newest or best");
   app.add_option("--device", device, "auto, cpu, cuda or cuda:N");

@@ -18,10 +18,10 @@ int generate(const Arguments& arguments) {
   contextpool::models::GenerateOptions options;
   CLI::App app("Writes text with a trained model.", "contextpool generate");
   flags.add_to(app);
-  app.add_option("--prompt", prompt, "text to go on from; a space by default");
-  app.add_option("--tokens", options.tokens, "how many to draw");
-  app.add_option("--temperature", options.temperature, "0: always the likeliest");
-  app.add_option("--top-k", options.top_k, "draw from the likeliest k only; 0: from all");
+  app.add_option("--prompt", prompt, "text to continue; a space by default");
+  app.add_option("--tokens", options.tokens, "symbols to generate");
+  app.add_option("--temperature", options.temperature, "of the draws; 0: always the likeliest symbol");
+  app.add_option("--top-k", options.top_k, "draw from the k likeliest symbols only; 0: from all");
   app.add_option("--seed", options.seed, "the same seed gives the same text");
   if (!parse(app, arguments)) return 0;
 

@@ -28,7 +28,7 @@ class LineReader {
   bool ended_ = false;
 };
 
-// All of the text. False where nobody reads any more (a broken pipe); other failures throw. Needs SIGPIPE ignored.
+// All of the text. False where the reader has gone (a broken pipe); other failures throw. Needs SIGPIPE ignored.
 bool write_out(int descriptor, std::string_view text);
 void ignore_broken_pipes();
 

@@ -260,7 +260,7 @@ RunFlags look_ahead(const Arguments& arguments, bool& model_given) {
   return f;
 }
 
-// A job that torchrun starts again goes on with the run that it began, with the same command.
+// A job that torchrun restarts resumes the run that it began, with the same command.
 void resume_after_restart(RunFlags& f, const runtime::Launch& launch, runtime::Processes& processes) {
   if (launch.restarts == 0 || f.resume || f.run.empty() || !fs::exists(fs::path(f.run) / "config.toml")) return;
   if (processes.noted(train::kRunNote) != fs::absolute(f.run).lexically_normal().string()) return;

@@ -43,9 +43,9 @@ int translate(const Arguments& arguments) {
   app.add_option("--alpha", search.alpha, "how much the length penalty favours long translations");
   app.add_option("--n-best", search.n_best,
                  "translations of a sentence; above 1, each is a line \"number ||| text ||| score\"");
-  app.add_option("--extra-length", search.extra_length, "tokens that a translation may have more than its source");
-  app.add_option("--batch", request.batch, "lines at once, as far as they are there");
-  app.add_option("--max-length", request.max_length, "tokens of a line; the rest of a longer one is left out");
+  app.add_option("--extra-length", search.extra_length, "tokens by which a translation may exceed its source");
+  app.add_option("--batch", request.batch, "lines translated at once, at most");
+  app.add_option("--max-length", request.max_length, "tokens of a line, at most; the rest of a longer line is dropped");
   app.add_flag("--bfloat16", request.bfloat16, "matrix products in bfloat16");
   if (!parse(app, arguments)) return 0;
   const auto device = as_command([&] {

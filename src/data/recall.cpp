@@ -12,7 +12,7 @@
 namespace contextpool::data {
 namespace {
 
-constexpr std::int64_t kMost = 1 << 20;  // symbols, pairs and queries
+constexpr std::int64_t kMaxCount = 1 << 20;  // symbols, pairs and queries
 
 using Symbols = std::vector<std::int64_t>;
 
@@ -84,12 +84,12 @@ void validate(const RecallOptions& o) {
   const auto within = [](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
     check(value >= least && value <= most, name, least, most, value);
   };
-  within("pairs", o.pairs, 1, kMost);
+  within("pairs", o.pairs, 1, kMaxCount);
   if (o.kind == "recall") {
-    within("vocabulary", o.vocabulary, 2 * o.pairs + 1, 4 * kMost);
+    within("vocabulary", o.vocabulary, 2 * o.pairs + 1, 4 * kMaxCount);
     within("queries", o.queries, 1, o.pairs);
   } else {
-    within("vocabulary", o.vocabulary, o.pairs + 2, 4 * kMost);
+    within("vocabulary", o.vocabulary, o.pairs + 2, 4 * kMaxCount);
     within("hops", o.hops, 1, o.pairs);
     within("queries", o.queries, 1, o.pairs + 1 - o.hops);
   }

@@ -68,7 +68,7 @@ std::string layout_of(std::int64_t vocabulary) { return Alphabet(vocabulary).siz
 
 Alphabet::Alphabet(std::int64_t vocabulary) : size_(vocabulary) {
   TORCH_CHECK_VALUE(size_ == kBytes || size_ == kLetters, "contextpool: a vocabulary of ", size_,
-                    " symbols is no alphabet of text; expected ", kBytes, " (bytes) or ", kLetters, " (letters)");
+                    " symbols is not an alphabet of text; expected ", kBytes, " (bytes) or ", kLetters, " (letters)");
 }
 
 at::Tensor Alphabet::encode(std::string_view text, const std::string& what) const {

@@ -51,7 +51,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return found;
 }
 
-fs::path made(fs::path folder) {
+fs::path created(fs::path folder) {
   make_folder(folder);
   return folder;
 }
@@ -61,7 +61,7 @@ Manifest checked_manifest(const fs::path& folder) {
   for (const auto& [name, file] : manifest.files)
     if (name != kModel && name != kOptimizer && name != kEma && name != kState)
       throw Error(
-          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is no part of a checkpoint"));
+          text(folder.string(), ": MANIFEST.json lists ", in_quotes(name), ", which is not part of a checkpoint"));
   return manifest;
 }
 
@@ -131,7 +131,7 @@ std::optional<Best> best_checkpoint(const fs::path& run) { return read_best(run 
 
 CheckpointWriter::CheckpointWriter(const fs::path& run, Options options)
     : run_(run),
-      folder_(made(run / kFolder)),
+      folder_(created(run / kFolder)),
       keep_last_(options.keep_last),
       lock_(folder_, "another process writes checkpoints here") {
   if (keep_last_ < 1) throw Error(text("checkpoint: keep_last is ", keep_last_, ", expected 1 or more"));

@@ -60,9 +60,9 @@ bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(const std::byte* at, std::size_t words,
                                                                std::uint32_t crc) {
-  std::uint64_t wide = crc;
-  for (; words > 0; --words, at += kWord) wide = __builtin_ia32_crc32di(wide, word_at(at));
-  return static_cast<std::uint32_t>(wide);
+  std::uint64_t crc64 = crc;
+  for (; words > 0; --words, at += kWord) crc64 = __builtin_ia32_crc32di(crc64, word_at(at));
+  return static_cast<std::uint32_t>(crc64);
 }
 #elif defined(__aarch64__)
 bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }

@@ -198,13 +198,14 @@ class Reader {
 
 // Bytes of a tensor. Dimensions of 0 count as 1 against overflow: strides are products of the others.
 std::uint64_t size_of(std::string_view who, const TensorEntry& tensor) {
-  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr auto kMaxInt64 = std::numeric_limits<std::int64_t>::max();
   auto bytes = dtype_size(tensor.dtype);
   bool empty = false;
   for (const auto dimension : tensor.shape) {
     empty = empty || dimension == 0;
     const auto factor = std::max<std::int64_t>(dimension, 1);
-    if (bytes > kMost / factor) refuse(who, "the shape of tensor ", in_quotes(tensor.name), " is too large to count");
+    if (bytes > kMaxInt64 / factor)
+      refuse(who, "the shape of tensor ", in_quotes(tensor.name), " is too large to count");
     bytes *= factor;
   }
   return empty ? 0 : static_cast<std::uint64_t>(bytes);

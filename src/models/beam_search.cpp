@@ -67,7 +67,7 @@ class Search {
     for (int64_t length = 1; !sentences_.empty(); ++length) {
       const auto candidates = likeliest(length);
       for (std::size_t i = 0; i < sentences_.size(); ++i) grow(sentences_[i], candidates[i], length);
-      go_on(length);
+      extend(length);
     }
     return std::move(results_);
   }
@@ -117,7 +117,7 @@ class Search {
     }
     const auto row = torch::arange(options_.beam, symbol.options()).repeat({static_cast<int64_t>(sentences_.size())});
     const auto place = (row * vocabulary).unsqueeze(1) + symbol.narrow(1, 0, most);
-    const auto keys = sortable(value.narrow(1, 0, most) + so_far(), place);
+    const auto keys = sortable(value.narrow(1, 0, most) + log_probabilities(), place);
     const auto largest = std::get<0>(by_sentence(keys).topk(wanted, 1));
     return torch::cat({largest.flatten(), torch::stack({tie, wrong}).to(torch::kInt64)}).cpu();
   }
@@ -125,7 +125,7 @@ class Search {
   // The same by a look at every symbol, so that ties are ranked by symbol whichever way a device finds the largest.
   Tensor keys_of_all(const Tensor& logs, int64_t wanted) const {
     const auto place = torch::arange(options_.beam * logs.size(1), logs.options().dtype(torch::kInt64));
-    const auto keys = sortable(by_sentence(logs + so_far()), place);
+    const auto keys = sortable(by_sentence(logs + log_probabilities()), place);
     return std::get<0>(keys.topk(wanted, 1)).flatten().cpu();
   }
 
@@ -135,7 +135,7 @@ class Search {
   }
 
   // The log-probabilities of all rows, [rows, 1].
-  Tensor so_far() const {
+  Tensor log_probabilities() const {
     std::vector<float> values;
     for (const auto& sentence : sentences_) {
       for (const auto& live : sentence.live) values.push_back(live.log_probability);
@@ -193,8 +193,8 @@ class Search {
     return sentence.best.back().score >= bound;
   }
 
-  // Sentences that are done leave; the rows of the others go on from their parents.
-  void go_on(int64_t length) {
+  // Removes finished sentences; the rows of the others continue from their parents.
+  void extend(int64_t length) {
     std::vector<Sentence> stay;
     std::vector<int64_t> numbers, rows;
     rows_.clear();

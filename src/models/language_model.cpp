@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kDeviation = 0.02;  // of the initial weights
 // Far beyond any use, so that the sizes in a damaged file are refused before memory is asked for.
-constexpr int64_t kMost = int64_t{1} << 24;
+constexpr int64_t kMaxSize = int64_t{1} << 24;
 
 // ContextPool, attention and mixers know the smallest values of these.
 bool checked_elsewhere(std::string_view name) {
@@ -23,8 +23,8 @@ bool checked_elsewhere(std::string_view name) {
 void check_options(const LanguageModelOptions& options) {
   for_each_option(options, [](const char* name, const auto& value, const char*) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, int64_t>) {
-      TORCH_CHECK_VALUE((checked_elsewhere(name) || value > 0) && value <= kMost, "language model: ", name,
-                        " must be from 1 to ", kMost, ", but is ", value);
+      TORCH_CHECK_VALUE((checked_elsewhere(name) || value > 0) && value <= kMaxSize, "language model: ", name,
+                        " must be from 1 to ", kMaxSize, ", but is ", value);
     }
   });
   check_word("language model", "attention", options.attention, {"full", "window", "adaptive_span"});

@@ -76,7 +76,7 @@ LanguageModel load_language_model(const std::filesystem::path& file, torch::Devi
 
 RunModel model_of_run(const std::filesystem::path& run, const std::string& which) {
   check_word("contextpool", "which", which, {"newest", "best"});
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(run), run.string(), ": is no run folder");
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(run), run.string(), ": is not a run folder");
   RunModel result;
   std::filesystem::path folder;
   if (which == "best") {

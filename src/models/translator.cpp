@@ -197,8 +197,8 @@ torch::Tensor label_smoothed_loss(const torch::Tensor& logits, const torch::Tens
                     smoothing);
   const auto real = padding.mask(targets.sizes(), targets.device());
   const auto counted = real.defined() ? targets.masked_fill(real.logical_not(), kIgnored) : targets;
-  const auto wide = logits.to(torch::promote_types(logits.scalar_type(), torch::kFloat));
-  return F::cross_entropy(wide.flatten(0, 1), counted.flatten(),
+  const auto scores = logits.to(torch::promote_types(logits.scalar_type(), torch::kFloat));
+  return F::cross_entropy(scores.flatten(0, 1), counted.flatten(),
                           F::CrossEntropyFuncOptions().ignore_index(kIgnored).label_smoothing(smoothing));
 }
 

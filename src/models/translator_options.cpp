@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kWho = "translator";
 // Far beyond any use, so that the sizes in a damaged file are refused before memory is asked for.
-constexpr int64_t kMost = int64_t{1} << 24;
+constexpr int64_t kMaxSize = int64_t{1} << 24;
 constexpr std::string_view kAllPlaces = "ABOXCDE";
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -115,8 +115,8 @@ void validate(const TranslatorOptions& options) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, int64_t>) {
       const int64_t least = may_be_0.contains(name) ? 0 : 1;
       const bool own = std::string_view(name).starts_with("pool_");  // ContextPool says what these may be
-      TORCH_CHECK_VALUE((own || value >= least) && value <= kMost, kWho, ": ", name, " must be from ", least, " to ",
-                        kMost, ", but is ", value);
+      TORCH_CHECK_VALUE((own || value >= least) && value <= kMaxSize, kWho, ": ", name, " must be from ", least, " to ",
+                        kMaxSize, ", but is ", value);
     }
   });
   for (const auto& [name, symbol] : {std::pair{"begin", options.begin}, {"end", options.end}}) {

@@ -6,7 +6,7 @@
 
 namespace contextpool::nn {
 
-Joined add_norm(const torch::Tensor& x, const torch::Tensor& branch, torch::nn::LayerNorm& norm, bool for_product) {
+SumAndNorm add_norm(const torch::Tensor& x, const torch::Tensor& branch, torch::nn::LayerNorm& norm, bool for_product) {
   if (!x.is_cuda() || branch.sizes() != x.sizes()) {
     const auto sum = x + branch;
     return {sum, norm(sum)};

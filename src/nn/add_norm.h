@@ -6,11 +6,11 @@
 
 namespace contextpool::nn {
 
-struct Joined {
+struct SumAndNorm {
   torch::Tensor sum, normed;
 };
 
 // for_product: what follows the norm is a matrix product, so that under autocast the norm may be given in its type.
-Joined add_norm(const torch::Tensor& x, const torch::Tensor& branch, torch::nn::LayerNorm& norm, bool for_product);
+SumAndNorm add_norm(const torch::Tensor& x, const torch::Tensor& branch, torch::nn::LayerNorm& norm, bool for_product);
 
 }  // namespace contextpool::nn

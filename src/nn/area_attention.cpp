@@ -17,9 +17,9 @@ torch::Tensor later(const torch::Tensor& x, int64_t by) {
 }
 
 // [batch or 1, tokens, width]: whether the area with this last token and width lies in the row and on real tokens only.
-torch::Tensor existing(const torch::Tensor& live, int64_t tokens, int64_t width, const torch::Device& device) {
+torch::Tensor existing(const torch::Tensor& real, int64_t tokens, int64_t width, const torch::Device& device) {
   auto all =
-      live.defined() ? live : torch::ones({1, tokens}, torch::TensorOptions().dtype(torch::kBool).device(device));
+      real.defined() ? real : torch::ones({1, tokens}, torch::TensorOptions().dtype(torch::kBool).device(device));
   const auto first = all;
   std::vector<torch::Tensor> widths{all};
   for (int64_t w = 1; w < width; ++w) widths.push_back(all = all & later(first, w));
@@ -43,7 +43,7 @@ torch::Tensor area_means(const torch::Tensor& x, int64_t width, int64_t fresh) {
 torch::Tensor area_attention(const torch::Tensor& q, const torch::Tensor& keys, const torch::Tensor& values,
                              const Sight& sight) {
   const auto queries = q.size(2), tokens = keys.size(1), width = keys.size(2);
-  const auto exists = existing(sight.live, tokens, width, q.device());  // [B, N, W]
+  const auto exists = existing(sight.real, tokens, width, q.device());  // [B, N, W]
   const auto seen = seen_keys(sight, queries, tokens, q.device());      // [B, M, N]
   auto mask = exists.unsqueeze(1);
   if (seen.defined()) {

@@ -59,9 +59,9 @@ AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(opti
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation, const Padding& padding,
                                      const MixProjections& mix) {
   const auto mask = padding.mask({x.size(0), x.size(1)}, x.device());
-  // A weight of 0 times a value that is no number would be no number.
+  // A weight of 0 times NaN would be NaN.
   auto parts = project(mask.defined() ? x.masked_fill(mask.logical_not().unsqueeze(-1), 0) : x, rotation, mix);
-  parts.live = mask;
+  parts.real = mask;
   if (options_.reach.kind == "area") {
     parts.k = area_means(parts.k.transpose(1, 2), options_.reach.area_width, x.size(1));
     parts.v = area_sums(parts.v.transpose(1, 2), options_.reach.area_width, x.size(1));
@@ -81,7 +81,7 @@ torch::Tensor AttentionImpl::step(const torch::Tensor& x, AttentionCache& cache,
     parts.k = cache.append("keys", parts.k.transpose(1, 2)).transpose(1, 2);
     parts.v = cache.append("values", parts.v.transpose(1, 2)).transpose(1, 2);
   }
-  parts.live = cache.append_mask(fresh, x);
+  parts.real = cache.append_mask(fresh, x);
   cache.advance(x.size(1));
   return attend(parts);
 }
@@ -117,7 +117,7 @@ void AttentionImpl::append_areas(Parts& parts, AttentionCache& cache) const {
 
 torch::Tensor AttentionImpl::attend(const Parts& parts) {
   const auto& kind = options_.reach.kind;
-  const Sight sight{.live = parts.live, .causal = options_.causal, .dropout = dropout_now()};
+  const Sight sight{.real = parts.real, .causal = options_.causal, .dropout = dropout_now()};
   torch::Tensor y;
   if (kind == "full") {
     y = full_attention(parts.q, parts.k, parts.v, sight);
@@ -143,7 +143,7 @@ torch::Tensor AttentionImpl::see_windows(const Parts& parts) {
     const auto see = [&](int64_t first, int64_t count, int64_t stride) {
       const auto keys = [&](const torch::Tensor& t) { return t.narrow(1, first, count).slice(2, 0, next); };
       return banded_attention(parts.q.narrow(1, first, count).slice(2, at - begin, next - begin), keys(parts.k),
-                              keys(parts.v), parts.live.defined() ? parts.live.slice(1, 0, next) : parts.live,
+                              keys(parts.v), parts.real.defined() ? parts.real.slice(1, 0, next) : parts.real,
                               {.window = r.window << doublings, .stride = stride, .dropout = dropout_now()});
     };
     std::vector<torch::Tensor> heads;
@@ -159,14 +159,14 @@ torch::Tensor AttentionImpl::see_windows(const Parts& parts) {
 torch::Tensor AttentionImpl::see_spans(const Parts& parts) {
   const auto limit = options_.reach.span_limit;
   // Half types could not tell neighbours apart.
-  const auto wide = torch::promote_types(span.scalar_type(), torch::kFloat);
-  const auto spans = span.to(wide).clamp(0, 1) * static_cast<double>(limit);
+  const auto float_type = torch::promote_types(span.scalar_type(), torch::kFloat);
+  const auto spans = span.to(float_type).clamp(0, 1) * static_cast<double>(limit);
   const auto tokens = spans.detach().cpu().to(torch::kDouble).ceil();  // one wait for the device
   std::vector<torch::Tensor> heads;
   for (int64_t h = 0; h < options_.heads; ++h) {
     const auto window = std::min(limit, tokens[h].item<int64_t>() + kSpanRamp);
     heads.push_back(banded_attention(parts.q.narrow(1, h, 1), parts.k.narrow(1, h, 1), parts.v.narrow(1, h, 1),
-                                     parts.live, {.window = window, .span = spans[h], .dropout = dropout_now()}));
+                                     parts.real, {.window = window, .span = spans[h], .dropout = dropout_now()}));
   }
   return torch::cat(heads, 1);
 }

@@ -47,7 +47,7 @@ struct Cut {
 };
 
 // log m, and -infinity where a key is not seen. Where m is 0 or 1 it does not move with the span: no gradient, which
-// the logarithm of 0 would make no number.
+// the logarithm of 0 would become NaN.
 torch::Tensor log_weights(const torch::Tensor& seen, const torch::Tensor& distance, const torch::Tensor& span) {
   const auto ramp = (span - distance) / kSpanRamp + 1;
   const auto m = ramp.masked_fill((ramp <= 0) | (ramp >= 1), 1);
@@ -57,18 +57,18 @@ torch::Tensor log_weights(const torch::Tensor& seen, const torch::Tensor& distan
 }  // namespace
 
 torch::Tensor banded_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                               const torch::Tensor& live, const Band& band) {
+                               const torch::Tensor& key_mask, const Band& band) {
   const auto batch = q.size(0), heads = q.size(1), queries = q.size(2), keys = k.size(2);
   if (queries == 0) return q;
   const bool whole = band.stride == 1 && band.window >= keys && queries == keys;
-  if (whole && !live.defined() && !band.span.defined()) {
+  if (whole && !key_mask.defined() && !band.span.defined()) {
     return torch::scaled_dot_product_attention(q, k, v, std::nullopt, band.dropout, /*is_causal=*/true);
   }
   const Cut cut(band, queries, keys);
-  const auto real = live.defined() ? live.view({batch, 1, keys, 1}).expand({batch, heads, keys, 1})
-                                   : torch::ones({1, 1, keys, 1}, q.options().dtype(torch::kBool));
+  const auto real = key_mask.defined() ? key_mask.view({batch, 1, keys, 1}).expand({batch, heads, keys, 1})
+                                       : torch::ones({1, 1, keys, 1}, q.options().dtype(torch::kBool));
   const auto distance = cut.distances(q.device());
-  // Who sees nothing has no number as weights; so what fills up the last chunk, and padding, see themselves.
+  // A query that sees no key would get NaN weights, so padding, in the last chunk too, sees itself.
   const auto exists = cut.overlapping(real).squeeze(-1).unsqueeze(-2) | (distance == 0);
   auto mask = exists & (distance >= 0) & (distance < cut.window);
   if (band.span.defined()) mask = log_weights(mask, distance, band.span).to(q.scalar_type());

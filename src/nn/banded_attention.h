@@ -20,9 +20,9 @@ struct Band {
 };
 
 // q [batch, heads, queries, head features], k and v [batch, heads, keys, head features]; the queries are those of the
-// last tokens among the keys'. live [batch, keys]: false where a key is seen by no one but its own token; undefined:
-// nowhere.
+// last tokens among the keys'. key_mask [batch, keys]: false where only its own token sees a key;
+// undefined: nowhere.
 torch::Tensor banded_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                               const torch::Tensor& live, const Band& band);
+                               const torch::Tensor& key_mask, const Band& band);
 
 }  // namespace contextpool::nn

@@ -115,22 +115,22 @@ Stream TransformerBlockImpl::run(const Stream& in, const Attend& attend, const M
   const auto at = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context = {}) {
     return mixers_[place] ? mix(place, value, context) : value;
   };
-  const auto begun = in.branch.defined() ? add_norm(in.x, in.branch, norm1_, /*for_product=*/!mixers_[kA])
-                                         : Joined{in.x, norm1_(in.x)};
-  const auto h = at(kA, begun.normed);
+  const auto entry = in.branch.defined() ? add_norm(in.x, in.branch, norm1_, /*for_product=*/!mixers_[kA])
+                                         : SumAndNorm{in.x, norm1_(in.x)};
+  const auto h = at(kA, entry.normed);
   AttentionImpl::MixProjections mix_projections;
   if (mixers_[kB]) mix_projections = [&](const torch::Tensor& qkv) { return mix(kB, qkv, h); };
   const auto attended = dropout_(at(kO, attend(h, mix_projections), h));
-  Joined middle;
+  SumAndNorm middle;
   if (between) {
-    middle.sum = between(begun.sum + attended);
+    middle.sum = between(entry.sum + attended);
     middle.normed = norm2_(middle.sum);
   } else {
-    middle = add_norm(begun.sum, attended, norm2_, /*for_product=*/!mixers_[kC]);
+    middle = add_norm(entry.sum, attended, norm2_, /*for_product=*/!mixers_[kC]);
   }
-  const auto fed = dropout_(down_(activated(at(kC, middle.normed), mix)));
-  if (mixers_[kE]) return {at(kE, middle.sum + fed), {}};
-  return {middle.sum, fed};
+  const auto feedforward = dropout_(down_(activated(at(kC, middle.normed), mix)));
+  if (mixers_[kE]) return {at(kE, middle.sum + feedforward), {}};
+  return {middle.sum, feedforward};
 }
 
 torch::Tensor TransformerBlockImpl::real_tokens(const torch::Tensor& x, const Padding& padding) const {
@@ -146,12 +146,12 @@ torch::Tensor TransformerBlockImpl::forward(const torch::Tensor& x, const Rotati
 
 Stream TransformerBlockImpl::pass(const Stream& in, const Rotation& rotation, const Padding& padding) {
   const auto mask = real_tokens(in.x, padding);
-  const Padding live(mask);
+  const Padding as_mask(mask);
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
-    return attention_(value, rotation, live, mix);
+    return attention_(value, rotation, as_mask, mix);
   };
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
-    return mixers_[place]->forward(value, live, context);
+    return mixers_[place]->forward(value, as_mask, context);
   };
   return run(mask.defined() ? Stream{without_padding(in.sum(), mask, 1), {}} : in, attend, mix);
 }
@@ -159,12 +159,12 @@ Stream TransformerBlockImpl::pass(const Stream& in, const Rotation& rotation, co
 torch::Tensor TransformerBlockImpl::forward_with(const torch::Tensor& x, const Rotation& rotation,
                                                  const Padding& padding, const Between& between) {
   const auto mask = real_tokens(x, padding);
-  const Padding live(mask);
+  const Padding as_mask(mask);
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
-    return attention_(value, rotation, live, mix);
+    return attention_(value, rotation, as_mask, mix);
   };
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
-    return mixers_[place]->forward(value, live, context);
+    return mixers_[place]->forward(value, as_mask, context);
   };
   return run({without_padding(x, mask, 1), {}}, attend, mix, between).sum();
 }
@@ -173,13 +173,13 @@ std::pair<torch::Tensor, Windows> TransformerBlockImpl::forward_with_windows(con
                                                                              const Rotation& rotation,
                                                                              const Padding& padding) {
   const auto mask = real_tokens(x, padding);
-  const Padding live(mask);
+  const Padding as_mask(mask);
   Windows windows;
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
-    return attention_(value, rotation, live, mix);
+    return attention_(value, rotation, as_mask, mix);
   };
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
-    auto [mixed, predicted] = mixers_[place]->forward_with_windows(value, live, context);
+    auto [mixed, predicted] = mixers_[place]->forward_with_windows(value, as_mask, context);
     if (!windows.log_weight.defined() && !windows.sigma.defined()) windows = std::move(predicted);
     return mixed;
   };
@@ -195,12 +195,12 @@ torch::Tensor TransformerBlockImpl::step(const torch::Tensor& x, BlockCache& cac
 torch::Tensor TransformerBlockImpl::step_with(const torch::Tensor& x, BlockCache& cache, const Rotation& rotation,
                                               const Padding& padding, const Between& between) {
   const auto mask = real_tokens(x, padding);
-  const Padding live(mask);
+  const Padding as_mask(mask);
   const auto attend = [&](const torch::Tensor& value, const AttentionImpl::MixProjections& mix) {
-    return attention_->step(value, cache.attention, rotation, live, mix);
+    return attention_->step(value, cache.attention, rotation, as_mask, mix);
   };
   const Mix mix = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context) {
-    return mixers_[place]->step(value, cache.mixers[place], live, context);
+    return mixers_[place]->step(value, cache.mixers[place], as_mask, context);
   };
   return run({without_padding(x, mask, 1), {}}, attend, mix, between).sum();
 }

@@ -10,7 +10,7 @@ using torch::Tensor;
 constexpr int64_t kFirstRoom = 64;  // tokens a store has room for at first
 constexpr auto kReal = "real";      // the store of the mask; it exists once a mask was given
 
-// Whether no one else holds the memory: no copy of the cache, and no graph.
+// Whether nothing else holds the memory: no copy of the cache, and no graph.
 bool is_ours(const Tensor& store) { return store.use_count() == 1 && store.storage().use_count() == 1; }
 
 }  // namespace

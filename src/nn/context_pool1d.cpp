@@ -96,7 +96,7 @@ Tensor ContextPool1dImpl::run(const Tensor& x, const Padding& padding, Windows* 
     throw;
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  if (windows != nullptr) *windows = shown(options_, real, prediction, padded, {x.size(1)}, {x.size(1)});
+  if (windows != nullptr) *windows = windows_of(options_, real, prediction, padded, {x.size(1)}, {x.size(1)});
   return x.numel() == 0 ? x.clone() : pool_row(options_, real, prediction, padded, x.size(1));
 }
 

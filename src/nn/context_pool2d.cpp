@@ -106,8 +106,8 @@ Tensor ContextPool2dImpl::run(const Tensor& x, const Padding& padding, Windows* 
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (windows != nullptr) {
-    *windows = shown(options_, real, prediction, padded.defined() ? padded.flatten(1) : padded, {x.size(2), x.size(3)},
-                     {targets.size(2), targets.size(3)});
+    *windows = windows_of(options_, real, prediction, padded.defined() ? padded.flatten(1) : padded,
+                          {x.size(2), x.size(3)}, {targets.size(2), targets.size(3)});
   }
   return x.numel() == 0 ? targets.clone() : pool_map(options_, real, prediction, padded);
 }

@@ -8,16 +8,13 @@
 namespace contextpool::nn {
 namespace {
 
-constexpr double kMapRatio = 0.05;
-constexpr double kMapInitialSigma = 0.5;
-constexpr int64_t kMapHidden = 24;
-constexpr int64_t kMapUsualLength = 14;  // 224 pixels in patches of 16
-
 void check_words(const std::string& who, const ContextPoolOptions& o) {
+  // Written by scripts/option_tables.py: words
   check_word(who, "predictor", o.predictor, {"conv", "mlp", "attention"});
   check_word(who, "weights", o.weights, {"softmax", "unnormalized", "uniform", "nonlocal"});
   check_word(who, "locality", o.locality, {"gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"});
   check_word(who, "size_norm", o.size_norm, {"sigmoid", "softmax", "channels"});
+  // option_tables.py: end
 }
 
 void check_numbers(const std::string& who, const ContextPoolOptions& o) {
@@ -100,20 +97,13 @@ int64_t predicted_channels(const ContextPoolOptions& options) {
 
 std::string describe(const std::string& name, const ContextPoolOptions& o) {
   std::ostringstream text;
-  text << std::boolalpha << name << "(features=" << o.features << ", predictor=" << o.predictor
-       << ", weights=" << o.weights << ", locality=" << o.locality << ", size_norm=" << o.size_norm
-       << ", ratio=" << o.ratio << ", reference_length=" << o.reference_length << ", initial_sigma=" << o.initial_sigma
-       << ", size_range=" << o.size_range << ", size_floor=" << o.size_floor << ", hidden=" << o.hidden
-       << ", kernel=" << o.kernel << ", groups=" << o.groups << ", causal=" << o.causal << ")";
+  text << std::boolalpha << name << "(features=" << o.features;
+  for_each_pool_option(o, [&](std::string_view option, const auto& value, const char*) {
+    option.remove_prefix(std::string_view("pool_").size());
+    if (option != "window" && option != "seed") text << ", " << option << "=" << value;
+  });
+  text << ", causal=" << o.causal << ")";
   return text.str();
-}
-
-ContextPool2dOptions::ContextPool2dOptions(int64_t features) {
-  this->features = features;
-  ratio = kMapRatio;
-  usual_length = kMapUsualLength;
-  hidden = kMapHidden;
-  initial_sigma = kMapInitialSigma;
 }
 
 void validate(const ContextPoolOptions& options) { validate("ContextPool1d", options); }

@@ -31,7 +31,7 @@ void CrossMemory::select(const torch::Tensor& rows) {
 
 void CrossMemory::select_shared(const torch::Tensor& rows) {
   const auto chosen = numbers_of(rows);
-  for (auto* part : {&keys_, &values_, &live_}) {
+  for (auto* part : {&keys_, &values_, &real_}) {
     if (part->defined()) *part = part->index_select(0, chosen);
   }
 }
@@ -54,10 +54,10 @@ CrossMemory CrossAttentionImpl::remember(const torch::Tensor& memory, const Padd
                     "CrossAttention: memory must be [batch, tokens, ", options_.features,
                     "] with at least one token, but is ", memory.sizes());
   CrossMemory remembered;
-  remembered.live_ = padding.mask({memory.size(0), memory.size(1)}, memory.device());
-  const auto& live = remembered.live_;
+  remembered.real_ = padding.mask({memory.size(0), memory.size(1)}, memory.device());
+  const auto& real = remembered.real_;
   // A weight of 0 times a NaN would be a NaN.
-  const auto clean = live.defined() ? memory.masked_fill(live.logical_not().unsqueeze(-1), 0) : memory;
+  const auto clean = real.defined() ? memory.masked_fill(real.logical_not().unsqueeze(-1), 0) : memory;
   const auto kv = kv_(clean).unflatten(-1, {2, options_.heads, -1});
   const auto keys = kv.select(2, 0), values = kv.select(2, 1);
   const bool areas = options_.kind == "area";
@@ -74,7 +74,7 @@ torch::Tensor CrossAttentionImpl::forward(const torch::Tensor& x, const CrossMem
   // Rows that share a row of the memory are to it what more queries of one row are.
   const auto own = memory.keys_.size(0), heads = options_.heads;
   const auto q = q_(x).view({own, memory.shared_ * x.size(1), heads, options_.features / heads}).transpose(1, 2);
-  const Sight sight{.live = memory.live_, .dropout = is_training() ? options_.dropout : 0};
+  const Sight sight{.real = memory.real_, .dropout = is_training() ? options_.dropout : 0};
   torch::Tensor y;
   if (options_.kind == "area") {
     y = area_attention(q, memory.keys_, memory.values_, sight);

@@ -62,8 +62,8 @@ torch::Tensor DecoderBlockImpl::forward(const torch::Tensor& x, const CrossMemor
                                         const Padding& padding) {
   return forward_with(x, rotation, padding, [&](const torch::Tensor& middle) {
     const auto c = cross_norm_(middle);
-    const auto seen = cross_attention_(c, memory);
-    return middle + drop(cross_mixer_ ? cross_mixer_->forward(seen, padding, c) : seen);
+    const auto attended = cross_attention_(c, memory);
+    return middle + drop(cross_mixer_ ? cross_mixer_->forward(attended, padding, c) : attended);
   });
 }
 
@@ -71,8 +71,8 @@ torch::Tensor DecoderBlockImpl::step(const torch::Tensor& x, DecoderBlockCache& 
                                      const Padding& padding) {
   return step_with(x, cache.block, rotation, padding, [&](const torch::Tensor& middle) {
     const auto c = cross_norm_(middle);
-    const auto seen = cross_attention_(c, cache.memory);
-    return middle + drop(cross_mixer_ ? cross_mixer_->step(seen, cache.cross_mixer, padding, c) : seen);
+    const auto attended = cross_attention_(c, cache.memory);
+    return middle + drop(cross_mixer_ ? cross_mixer_->step(attended, cache.cross_mixer, padding, c) : attended);
   });
 }
 

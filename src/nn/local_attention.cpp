@@ -20,10 +20,10 @@ struct Places {
 
 Places places_of(const Sight& sight, int64_t queries, int64_t keys, const torch::TensorOptions& options) {
   const auto at =
-      sight.live.defined() ? positions_of(sight.live).to(options) : torch::arange(keys, options).unsqueeze(0);
+      sight.real.defined() ? positions_of(sight.real).to(options) : torch::arange(keys, options).unsqueeze(0);
   const auto row = at.unsqueeze(1).unsqueeze(1);
   if (sight.causal) return {row, (at.slice(1, keys - queries) + 1).unsqueeze(1).unsqueeze(-1)};
-  const auto count = sight.live.defined() ? sight.live.sum(1, /*keepdim=*/true).to(options).clamp_min(1)
+  const auto count = sight.real.defined() ? sight.real.sum(1, /*keepdim=*/true).to(options).clamp_min(1)
                                           : torch::full({1, 1}, static_cast<double>(keys), options);
   return {row, count.unsqueeze(1).unsqueeze(1)};
 }
@@ -48,10 +48,10 @@ void LocalWindowsImpl::reset_parameters() {
 
 LocalWindowsImpl::Predicted LocalWindowsImpl::forward(const torch::Tensor& q, const torch::Tensor& keys) {
   // Half types could not tell neighbours apart.
-  const auto wide = torch::promote_types(q.scalar_type(), torch::kFloat);
-  const auto hidden = torch::matmul(q, weight.transpose(1, 2)).tanh().to(wide);
+  const auto float_type = torch::promote_types(q.scalar_type(), torch::kFloat);
+  const auto hidden = torch::matmul(q, weight.transpose(1, 2)).tanh().to(float_type);
   const auto share = [&](const torch::Tensor& u) {
-    return (hidden * u.to(wide).unsqueeze(1)).sum(-1, /*keepdim=*/true).sigmoid();
+    return (hidden * u.to(float_type).unsqueeze(1)).sum(-1, /*keepdim=*/true).sigmoid();
   };
   return {keys * share(centre), (keys * share(width)).clamp_min(kLeastWidth)};
 }
@@ -59,8 +59,8 @@ LocalWindowsImpl::Predicted LocalWindowsImpl::forward(const torch::Tensor& q, co
 torch::Tensor LocalWindowsImpl::attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                        const Sight& sight) {
   const auto queries = q.size(2), keys = k.size(2);
-  const auto wide = torch::promote_types(q.scalar_type(), torch::kFloat);
-  const auto places = places_of(sight, queries, keys, torch::TensorOptions().dtype(wide).device(q.device()));
+  const auto float_type = torch::promote_types(q.scalar_type(), torch::kFloat);
+  const auto places = places_of(sight, queries, keys, torch::TensorOptions().dtype(float_type).device(q.device()));
   const auto windows = forward(q, places.count);
   auto bias = ((places.at - windows.centre) / windows.width).square() * -2;
   const auto seen = seen_keys(sight, queries, keys, q.device());

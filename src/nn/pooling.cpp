@@ -16,10 +16,10 @@ namespace {
 
 using torch::Tensor;
 
-constexpr double kNone = -std::numeric_limits<double>::infinity();  // the log weight of a token that does not exist
-constexpr double kEverything = 1e15;  // a size so large that the Gaussian is 1 to the last bit of float64
-constexpr double kSmallest = 1e-6;    // a size below which the Gaussian has no neighbour left
-constexpr double kRamp = 2;           // tokens over which the edge of an adaptive window falls to 0
+constexpr double kAbsent = -std::numeric_limits<double>::infinity();  // the log weight of a token that does not exist
+constexpr double kUnboundedSize = 1e15;  // a size so large that the Gaussian is 1 to the last bit of float64
+constexpr double kSmallestSize = 1e-6;   // a size below which the Gaussian has no neighbour left
+constexpr double kRamp = 2;              // tokens over which the edge of an adaptive window falls to 0
 
 // Where targets and sources are: their distances [M, S], or [S] where they are the same for every target, and, where
 // something comes after a target, which sources do.
@@ -54,7 +54,7 @@ Tensor pool_windows(const ContextPoolOptions& options, const Tensor& x, const Te
   const auto start = std::max<int64_t>(first - left, 0), before = std::max<int64_t>(left - first, 0);
   const auto taps = left + 1 + right;
   const auto x_near = torch::constant_pad_nd(x.slice(2, start), {0, 0, before, right});
-  const auto l_near = torch::constant_pad_nd(log_weight.slice(2, start), {before, right}, kNone);
+  const auto l_near = torch::constant_pad_nd(log_weight.slice(2, start), {before, right}, kAbsent);
   const Places places{torch::arange(-left, right + 1, log_weight.options()).abs(), {}};
   const auto p = shares(l_near.unfold(2, taps, 1), window(options, places, sizes));  // [B, G, M, taps]
   auto y = p.slice(3, 0, 1) * x_near.slice(2, 0, targets);
@@ -70,12 +70,12 @@ Tensor pool_gaussian(const Tensor& x, const Tensor& log_weight, const Tensor& si
 
 // The weighted mean of all tokens, or of those up to each target.
 Tensor pool_everything(const Tensor& x, const Tensor& log_weight, bool causal, int64_t targets) {
-  const auto sizes = torch::full({x.size(0), x.size(1), causal ? targets : 1}, kEverything, log_weight.options());
+  const auto sizes = torch::full({x.size(0), x.size(1), causal ? targets : 1}, kUnboundedSize, log_weight.options());
   return pool_gaussian(x, log_weight, sizes, causal).expand({-1, -1, targets, -1});
 }
 
 Tensor with_padding(const Tensor& log_weight, const Tensor& padded) {
-  return padded.defined() ? log_weight.masked_fill(padded.unsqueeze(1), kNone) : log_weight;
+  return padded.defined() ? log_weight.masked_fill(padded.unsqueeze(1), kAbsent) : log_weight;
 }
 
 // l [B, G, S] of the average that is left to take: 0 where the weights are part of the features, or all alike.
@@ -90,7 +90,7 @@ Tensor log_weights(const ContextPoolOptions& options, const Tensor& x, int64_t s
 Tensor pair_scores(const Prediction& prediction, const Tensor& padded) {
   const auto type = prediction.queries.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   const auto scores = torch::matmul(prediction.queries.to(type), prediction.keys.to(type).transpose(1, 2)).unsqueeze(1);
-  return padded.defined() ? scores.masked_fill(padded.unsqueeze(1).unsqueeze(1), kNone) : scores;
+  return padded.defined() ? scores.masked_fill(padded.unsqueeze(1).unsqueeze(1), kAbsent) : scores;
 }
 
 // What "unnormalized" averages: w_j x_j.
@@ -114,7 +114,7 @@ Tensor pool_dense(const ContextPoolOptions& options, const Tensor& x, const Tens
                   const Prediction& prediction, const Tensor& at, const Tensor& padded) {
   auto scores = pairwise_weights(options) ? pair_scores(prediction, padded) : log_weight.unsqueeze(2);
   if (options.locality == "gaussian") {
-    scores = scores - (places.distance / prediction.sizes.clamp_min(kSmallest).unsqueeze(-1)).square() / 2;
+    scores = scores - (places.distance / prediction.sizes.clamp_min(kSmallestSize).unsqueeze(-1)).square() / 2;
   }
   auto g = window(options, places, prediction.sizes);
   if (options.locality == "random_sparse") g = g * random_sources(options, at, x.size(2), padded);
@@ -133,8 +133,8 @@ Tensor predicted_sizes(const ContextPoolOptions& options, const Tensor& channels
   const auto limit = options.ratio * length;
   if (bounded_sizes(options)) {
     const auto start = options.initial_sigma, least = smallest_size(options);
-    const auto most = limit.clamp_min(smallest_limit(options));
-    return (sizes + torch::log((start - least) / (most - start))).sigmoid() * (most - least) + least;
+    const auto largest = limit.clamp_min(smallest_limit(options));
+    return (sizes + torch::log((start - least) / (largest - start))).sigmoid() * (largest - least) + least;
   }
   if (options.size_norm == "sigmoid") return sizes.sigmoid() * limit;
   if (options.size_norm == "channels") return (sizes - channels.slice(1, 0, options.groups)).sigmoid() * limit;
@@ -191,8 +191,8 @@ Tensor pool_map(const ContextPool2dOptions& options, const Tensor& x, const Pred
   return padded.defined() ? y.masked_fill(at_targets(options, padded).unsqueeze(1), 0) : y;
 }
 
-Windows shown(const ContextPoolOptions& options, const Tensor& x, const Prediction& prediction, const Tensor& padded,
-              torch::IntArrayRef sources, torch::IntArrayRef targets) {
+Windows windows_of(const ContextPoolOptions& options, const Tensor& x, const Prediction& prediction,
+                   const Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets) {
   Windows windows;
   if (options.weights == "unnormalized") {
     windows.log_weight = padded.defined() ? prediction.weights.masked_fill(padded.unsqueeze(1), 0) : prediction.weights;

@@ -43,8 +43,8 @@ torch::Tensor predicted_sizes(const ContextPoolOptions& options, const torch::Te
                               const torch::Tensor& padded, const torch::Tensor& length);
 
 // The prediction as forward_with_windows shows it, for sources and targets of these shapes ({N} or {H, W}).
-Windows shown(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
-              const torch::Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets);
+Windows windows_of(const ContextPoolOptions& options, const torch::Tensor& x, const Prediction& prediction,
+                   const torch::Tensor& padded, torch::IntArrayRef sources, torch::IntArrayRef targets);
 
 // Throws, for inputs of another dtype than a module's parameters, what to do about it; for use where a layer failed.
 void explain_dtype(const char* who, const torch::nn::Module& module, const torch::Tensor& x);

@@ -25,15 +25,15 @@ torch::Tensor row_convolution(const torch::Tensor& x, const torch::Tensor& weigh
 }
 
 template <typename Layer>
-std::shared_ptr<torch::nn::Module> made(const Layer& layer) {
+std::shared_ptr<torch::nn::Module> module_of(const Layer& layer) {
   return layer.ptr();
 }
 
 std::shared_ptr<torch::nn::Module> make_layer(const ContextPoolOptions& options, int64_t dims, int64_t in,
                                               int64_t out) {
-  if (options.predictor == "mlp") return made(torch::nn::Linear(in, out));
-  if (dims == 1) return made(torch::nn::Conv1d(torch::nn::Conv1dOptions(in, out, options.kernel)));
-  return made(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, options.kernel)));
+  if (options.predictor == "mlp") return module_of(torch::nn::Linear(in, out));
+  if (dims == 1) return module_of(torch::nn::Conv1d(torch::nn::Conv1dOptions(in, out, options.kernel)));
+  return module_of(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, options.kernel)));
 }
 
 void draw(torch::nn::Module& layer) {

@@ -7,7 +7,7 @@
 namespace contextpool::nn {
 
 struct Sight {
-  torch::Tensor live = {};  // [batch, keys], false where a key is padding; undefined: none is
+  torch::Tensor real = {};  // [batch, keys], false where a key is padding; undefined: none is
   bool causal = false;      // a query sees the keys up to its own; the queries are those of the last keys
   double dropout = 0;       // of the attention weights
 };

@@ -1,5 +1,5 @@
 // The first backward is summed as a whole and shows which parameters have gradients. From then on c10d's Reducer sums
-// buckets as they are ready, while the backward goes on. Only where some parameter had no gradient does it walk the
+// buckets as they are ready, during the backward pass. Only where some parameter had no gradient does it walk the
 // graph of every loss for unused ones, which costs time and keeps buckets in the order of construction.
 #include "runtime/gradient_sum.h"
 

@@ -31,15 +31,15 @@ int number_or(const char* name, int otherwise, int most) {
 }  // namespace
 
 std::optional<Launch> launch_from_environment() {
-  constexpr int kMost = 1 << 20;
+  constexpr int kMaxNumber = 1 << 20;
   for (const auto* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     if (variable(name) == nullptr) return std::nullopt;
   }
   Launch launch;
-  launch.size = number("WORLD_SIZE", 1, kMost);
+  launch.size = number("WORLD_SIZE", 1, kMaxNumber);
   launch.rank = number("RANK", 0, launch.size - 1);
   launch.local_rank = number_or("LOCAL_RANK", launch.rank, launch.size - 1);
-  launch.restarts = number_or("TORCHELASTIC_RESTART_COUNT", 0, kMost);
+  launch.restarts = number_or("TORCHELASTIC_RESTART_COUNT", 0, kMaxNumber);
   launch.address = variable("MASTER_ADDR");
   launch.port = number("MASTER_PORT", 1, kMostPorts);
   const auto* runs = variable("TORCHELASTIC_USE_AGENT_STORE");

@@ -124,8 +124,8 @@ class Processes::Group {
     const auto lost = silent.empty() ? "its connection to the others" : (silent.size() == 1 ? "rank" : "ranks") + who;
     throw LostProcess("contextpool: rank " + std::to_string(launch_.rank) + " of " + std::to_string(launch_.size) +
                       " lost " + lost + " while " + what +
-                      ": a process was killed, failed or cannot be reached (torchrun says how it ended); --resume goes "
-                      "on from the newest checkpoint (" +
+                      ": a process was killed, failed or cannot be reached (torchrun says how it ended); --resume "
+                      "continues from the newest checkpoint (" +
                       first_line(why) + ")");
   }
 

@@ -1,4 +1,4 @@
-// log.jsonl of a run: one JSON object a step. Opening it for a run that goes on from step n keeps the lines of steps up
+// log.jsonl of a run: one JSON object a step. Opening it for a run that resumes from step n keeps the lines of steps up
 // to n and drops later ones, a torn last line included, so that the log reads as if the run had never stopped. Nothing
 // else is dropped: where lines before step n are damaged, the file as it was stays as log.jsonl.damaged-<k>.
 #pragma once

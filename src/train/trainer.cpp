@@ -71,7 +71,7 @@ std::vector<Trainable> parameters_of(const tasks::Task& task) {
 void make_run_folder(const fs::path& folder, const std::string& config) {
   TORCH_CHECK_VALUE(
       !fs::exists(fs::symlink_status(folder)), folder.string(), ": exists already; ",
-      fs::exists(folder / "config.toml") ? "go on with it by --resume, or " : "it is no run: ", "choose another name");
+      fs::exists(folder / "config.toml") ? "continue it with --resume, or " : "not a run: ", "choose another name");
   auto path = fs::absolute(folder).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
   const auto fresh = path.parent_path() / ("." + path.filename().string() + ".new-" + std::to_string(::getpid()));
@@ -176,7 +176,7 @@ std::optional<std::int64_t> Trainer::resume(const Start& start) {
   TORCH_CHECK_VALUE(newest.checkpoint || newest.skipped.empty(), start.folder.string(),
                     ": no checkpoint passes verification (", kept_weights(newest.skipped), "); ",
                     start.unverified ? "to begin again, choose another folder"
-                                     : "--resume --unverified goes on from the newest that can be read, without its "
+                                     : "--resume --unverified resumes from the newest that can be read, without its "
                                        "checksums; to begin again, choose another folder");
   if (newest.checkpoint) restore(*newest.checkpoint);
   if (finished()) {
@@ -504,7 +504,7 @@ bool Trainer::try_to_write(const std::string& what, F&& write) {
     write();
     return true;
   } catch (const io::FileError& e) {
-    if (!what.empty()) observer_.on_message(what + " was not written, training goes on: " + e.what());
+    if (!what.empty()) observer_.on_message(what + " was not written, training continues: " + e.what());
     return false;
   }
 }

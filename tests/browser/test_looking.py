@@ -171,7 +171,7 @@ def test_bad_input_is_one_clear_line(vit: Path, language_model: Path, photo: Pat
     assert "looked at with --text" in refused("--run", language_model, "--image", photo, "--out", out)
     assert "has 5000 tokens, expected at most 4096" in refused("--run", language_model, "--text", "a" * 5000, "--out", out)
     assert "no token" in refused("--run", language_model, "--text", "", "--out", out)
-    assert "is no run folder" in refused("--run", tmp_path / "none", "--image", photo, "--out", out)
+    assert "is not a run folder" in refused("--run", tmp_path / "none", "--image", photo, "--out", out)
     assert not out.exists()
     out.write_text("mine")
     assert "exists; --force" in refused("--run", vit, "--image", photo, "--out", out)

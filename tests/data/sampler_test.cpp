@@ -32,21 +32,21 @@ TEST(EpochItems, AreTheSameFromAnyStepAndCrossEpochs) {
 
 TEST(Prefetch, GivesResultsInOrderWhateverTheThreads) {
   for (const int threads : {0, 1, 2, 3}) {
-    data::Prefetch<std::int64_t> made(
+    data::Prefetch<std::int64_t> prefetched(
         [](std::int64_t i) {
           std::this_thread::sleep_for(std::chrono::microseconds(i % 3 * 300));
           return i * i;
         },
         5, 40, threads, 4);
-    for (std::int64_t i = 5; i < 40; ++i) EXPECT_EQ(made.next(), i * i);
+    for (std::int64_t i = 5; i < 40; ++i) EXPECT_EQ(prefetched.next(), i * i);
   }
 }
 
 TEST(Prefetch, StaysWithinItsBoundAndEndsWhenItIsLeft) {
   std::atomic<std::int64_t> begun{0};
   {
-    data::Prefetch<int> made([&](std::int64_t) { return static_cast<int>(++begun); }, 0, 1'000'000, 3, 4);
-    made.next();
+    data::Prefetch<int> prefetched([&](std::int64_t) { return static_cast<int>(++begun); }, 0, 1'000'000, 3, 4);
+    prefetched.next();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_LE(begun, 1 + 4);
   }
@@ -54,15 +54,15 @@ TEST(Prefetch, StaysWithinItsBoundAndEndsWhenItIsLeft) {
 }
 
 TEST(Prefetch, ThrowsWhereTheResultWouldHaveBeen) {
-  data::Prefetch<int> made(
+  data::Prefetch<int> prefetched(
       [](std::int64_t i) -> int {
         if (i == 3) throw std::runtime_error("item 3 is broken");
         return static_cast<int>(i);
       },
       0, 6, 2, 4);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(made.next(), i);
-  EXPECT_THROW(made.next(), std::runtime_error);
-  EXPECT_EQ(made.next(), 4) << "the others are there";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(prefetched.next(), i);
+  EXPECT_THROW(prefetched.next(), std::runtime_error);
+  EXPECT_EQ(prefetched.next(), 4) << "the others are there";
 }
 
 }  // namespace

@@ -114,10 +114,10 @@ TEST(TokenBatches, AreNeverTooLargeAndHardlyPadded) {
 
 TEST(TokenBatches, AreAFunctionOfSeedAndStep) {
   const auto lengths = lengths_of(500);
-  const TokenBatches a(lengths, {.max_tokens = 300, .seed = 3}), again(lengths, {.max_tokens = 300, .seed = 3});
+  const TokenBatches a(lengths, {.max_tokens = 300, .seed = 3}), same(lengths, {.max_tokens = 300, .seed = 3});
   const TokenBatches other(lengths, {.max_tokens = 300, .seed = 4});
-  EXPECT_EQ(a.batch(1234), again.batch(1234));  // without the steps before it
-  EXPECT_EQ(epoch_of(a, 5), epoch_of(again, 5));
+  EXPECT_EQ(a.batch(1234), same.batch(1234));  // without the steps before it
+  EXPECT_EQ(epoch_of(a, 5), epoch_of(same, 5));
   EXPECT_NE(epoch_of(a, 5), epoch_of(a, 6));
   EXPECT_NE(epoch_of(a, 5), epoch_of(other, 5));
   EXPECT_EQ(a.epoch(a.per_epoch() - 1), 0);

@@ -27,7 +27,7 @@ class Vocabularies : public ::testing::TestWithParam<const char*> {
   VocabularyOptions options(std::int64_t size = 150) const { return {.type = GetParam(), .size = size}; }
 };
 
-std::string again(const Vocabulary& vocabulary, const std::string& sentence) {
+std::string round_trip(const Vocabulary& vocabulary, const std::string& sentence) {
   return vocabulary.decode(vocabulary.encode(sentence));
 }
 
@@ -46,12 +46,12 @@ TEST_P(Vocabularies, TextComesBackNormalised) {
   const auto pairs = text();
   const auto vocabulary = data::train_vocabularies(pairs, options(), true).source;
   for (std::int64_t i = 0; i < pairs.size(); i += 7) {
-    EXPECT_EQ(again(vocabulary, std::string(pairs.pair(i).source)), pairs.pair(i).source);
-    EXPECT_EQ(again(vocabulary, std::string(pairs.pair(i).target)), pairs.pair(i).target);
+    EXPECT_EQ(round_trip(vocabulary, std::string(pairs.pair(i).source)), pairs.pair(i).source);
+    EXPECT_EQ(round_trip(vocabulary, std::string(pairs.pair(i).target)), pairs.pair(i).target);
   }
-  EXPECT_EQ(again(vocabulary, "  one \t two\u00a0"), "one two");
-  EXPECT_EQ(again(vocabulary, ""), "");
-  EXPECT_EQ(again(vocabulary, "one 漢"), "one  \u2047 ");  // no piece has it
+  EXPECT_EQ(round_trip(vocabulary, "  one \t two\u00a0"), "one two");
+  EXPECT_EQ(round_trip(vocabulary, ""), "");
+  EXPECT_EQ(round_trip(vocabulary, "one 漢"), "one  \u2047 ");  // no piece has it
   EXPECT_EQ(vocabulary.encode("漢").back(), data::kUnknown);
 }
 
@@ -60,15 +60,15 @@ TEST_P(Vocabularies, WithBytesAnyTextComesBack) {
   with_bytes.byte_fallback = true;
   const auto vocabulary = data::train_vocabularies(text(), with_bytes, true).source;
   for (const auto* sentence : {"漢字 and 😀 emoji", "שלום", "Ünï 👩‍👩‍👧", "é", "a😀b"})
-    EXPECT_EQ(again(vocabulary, sentence), sentence);
-  EXPECT_EQ(again(vocabulary,
-                  "a\xff"
-                  "b"),
+    EXPECT_EQ(round_trip(vocabulary, sentence), sentence);
+  EXPECT_EQ(round_trip(vocabulary,
+                       "a\xff"
+                       "b"),
             "a b");
   std::string line;
   for (int i = 0; i < 10'000; ++i) line += "zwanzig 漢 ";
   line.pop_back();
-  EXPECT_EQ(again(vocabulary, line), line);  // 130,000 bytes
+  EXPECT_EQ(round_trip(vocabulary, line), line);  // 130,000 bytes
 }
 
 TEST_P(Vocabularies, SpecialSymbolsHaveTheirPlaces) {

@@ -39,8 +39,8 @@ void check_written_again(const SafetensorsHeader& header) {
   const auto bytes = format_safetensors_header(tensors, header.metadata, "again");
   require(bytes.size() % 8 == 0);
   const auto data = tensors.empty() ? 0 : tensors.back().end;
-  const auto again = parse_safetensors_header(std::as_bytes(std::span(bytes)), bytes.size() + data, "again");
-  require(again.tensors == tensors && again.metadata == header.metadata);
+  const auto reparsed = parse_safetensors_header(std::as_bytes(std::span(bytes)), bytes.size() + data, "again");
+  require(reparsed.tensors == tensors && reparsed.metadata == header.metadata);
 }
 
 }  // namespace

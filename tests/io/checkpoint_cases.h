@@ -1,4 +1,4 @@
-// Checkpoints that can be told apart by their step, and the question whether one came back to the bit.
+// Checkpoints that differ by their step, and whether one was loaded bit-identical.
 #pragma once
 
 #include <torch/torch.h>

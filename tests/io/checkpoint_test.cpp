@@ -1,4 +1,4 @@
-// Checkpoints come back to the bit; the newest whole one is found and broken ones are named; old ones go, the best
+// Checkpoints load bit-identical; the newest complete one is found and damaged ones are named; old ones go, the best
 // stays.
 #include "contextpool/io/checkpoint.h"
 

@@ -47,12 +47,12 @@ TEST(Files, WhatAKilledReplacementLeftGoes) {
 TEST(Files, AppendingGoesOnWhereTheFileEnds) {
   const TemporaryFolder folder;
   OutputFile(folder.path() / "log", OutputFile::Mode::kAppend).write("a");
-  OutputFile again(folder.path() / "log", OutputFile::Mode::kAppend);
+  OutputFile reopened(folder.path() / "log", OutputFile::Mode::kAppend);
   {
     const FailAt fail(0, ENOSPC);
-    EXPECT_THROW(again.write("long enough for a half"), FileError);
+    EXPECT_THROW(reopened.write("long enough for a half"), FileError);
   }
-  again.write("b");
+  reopened.write("b");
   EXPECT_EQ(read_text(folder.path() / "log"), "ab");
 }
 

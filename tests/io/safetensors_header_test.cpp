@@ -1,5 +1,5 @@
 // The header's parser takes what the format allows and refuses the rest, saying what it found. (tests/python/test_io.py
-// compares it with the reference implementation; tests/fuzz looks for what nobody thought of.)
+// compares it with the reference implementation; tests/fuzz looks for cases that are not listed here.)
 #include "contextpool/io/safetensors_header.h"
 
 #include <cstring>

@@ -44,15 +44,15 @@ TEST(ModelFile, RoundTripsToTheBit) {
   const Folder folder;
   const models::LanguageModel model(tiny_options());
   io::write_safetensors(folder.path("m"), io::named_tensors(*model), metadata_of(tiny_options()));
-  auto again = models::load_language_model(folder.path("m"), device());
-  EXPECT_EQ(again->options().pool.ratio, 0.2);
-  EXPECT_FALSE(again->is_training());
+  auto reloaded = models::load_language_model(folder.path("m"), device());
+  EXPECT_EQ(reloaded->options().pool.ratio, 0.2);
+  EXPECT_FALSE(reloaded->is_training());
   const auto tokens = there(torch::randint(256, {2, 20}, torch::kLong));
   const torch::NoGradGuard no_grad;
   auto original = model;
   original->eval();
   original->to(device());
-  EXPECT_TRUE(again->forward(tokens).equal(original->forward(tokens)));
+  EXPECT_TRUE(reloaded->forward(tokens).equal(original->forward(tokens)));
 }
 
 TEST(ModelFile, OfSomethingElseIsRefusedByName) {

@@ -1,11 +1,15 @@
-// The models as a program, for tests/python/test_language_model.py.
+// The models as a program, for tests/python/test_language_model.py and test_option_tables.py.
 //   write FOLDER   for every case: NAME.safetensors, a random model with its options; NAME.logits.safetensors, what it
 //                  says of some tokens
 //   read FOLDER    for every NAME.safetensors: reads it and NAME.tokens.safetensors, writes NAME.logits.safetensors
+//   options FOLDER for every family: FAMILY.json, its options at their defaults; FAMILY.txt, for each option that is a
+//                  word the message that refuses "?"
+#include <fstream>
 #include <iostream>
 
 #include "cases.h"
 #include "contextpool/io/safetensors.h"
+#include "contextpool/models/registry.h"
 
 namespace contextpool::testing {
 namespace {
@@ -45,12 +49,43 @@ void read(const fs::path& folder) {
   }
 }
 
+std::string refusal(const models::Family& family, OptionList options, const std::string& option) {
+  options.set("mixer", std::string("context_pool"));
+  if (options.has("vocabulary")) options.set("vocabulary", std::int64_t{30});
+  options.set(option, std::string("?"));
+  try {
+    family.build(options);
+    return "accepted";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+void list_options(const fs::path& folder) {
+  for (const auto* family : models::families()) {
+    const auto defaults = family->defaults();
+    std::ofstream(folder / (family->name() + ".json")) << to_json(defaults);
+    std::ofstream refusals(folder / (family->name() + ".txt"));
+    for (const auto& option : defaults) {
+      if (!std::holds_alternative<std::string>(option.value)) continue;
+      refusals << option.name << " " << refusal(*family, defaults, option.name) << "\n";
+    }
+  }
+}
+
+void run(const std::string& verb, const fs::path& folder) {
+  if (verb == "write") return write(folder);
+  if (verb == "read") return read(folder);
+  if (verb == "options") return list_options(folder);
+  throw std::runtime_error("there is no verb \"" + verb + "\"");
+}
+
 }  // namespace
 }  // namespace contextpool::testing
 
 int main(int argc, char** argv) try {
-  if (argc != 3) throw std::runtime_error("usage: contextpool_models_tool write|read FOLDER");
-  std::string(argv[1]) == "write" ? contextpool::testing::write(argv[2]) : contextpool::testing::read(argv[2]);
+  if (argc != 3) throw std::runtime_error("usage: contextpool_models_tool write|read|options FOLDER");
+  contextpool::testing::run(argv[1], argv[2]);
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';

@@ -19,7 +19,7 @@ std::vector<Tensor> leaves_of(Module& module, const Tensor& x) {
 }
 
 template <typename Module>
-Module made(Module module) {
+Module prepared(Module module) {
   torch::manual_seed(3);
   module->to(device(), torch::kFloat64);
   module->eval();
@@ -41,13 +41,13 @@ TEST(Steps, OfContextPool) {
   for (const auto* locality : {"gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"}) {
     for (const auto& options : every_option<nn::ContextPoolOptions>(kFeatures, locality, /*causal=*/true)) {
       SCOPED_TRACE(words(options));
-      expect_steps_of(made(nn::ContextPool1d(options)), nn::ContextPoolCache());
+      expect_steps_of(prepared(nn::ContextPool1d(options)), nn::ContextPoolCache());
     }
   }
 }
 
 TEST(Steps, OfDepthwise) {
-  expect_steps_of(made(nn::Depthwise(nn::DepthwiseOptions{.features = kFeatures, .taps = 5, .causal = true})),
+  expect_steps_of(prepared(nn::Depthwise(nn::DepthwiseOptions{.features = kFeatures, .taps = 5, .causal = true})),
                   nn::DepthwiseCache());
 }
 
@@ -65,7 +65,7 @@ TEST(Steps, OfAttention) {
   for (const auto& reach : {nn::Reach{}, nn::Reach{.kind = "window", .window = 6, .dilation = 1, .dilated_heads = 1},
                             nn::Reach{.kind = "adaptive_span", .span_limit = 12}}) {
     SCOPED_TRACE(reach.kind);
-    expect_turned_steps_of(made(nn::Attention(nn::AttentionOptions{
+    expect_turned_steps_of(prepared(nn::Attention(nn::AttentionOptions{
                                .features = kFeatures, .heads = kHeads, .causal = true, .reach = reach})),
                            nn::AttentionCache());
   }
@@ -83,7 +83,7 @@ TEST(Steps, OfTransformerBlock) {
                                                 .placement = placement,
                                                 .taps = 5,
                                                 .pool = {.reference_length = 20, .hidden = 5}};
-      expect_turned_steps_of(made(nn::TransformerBlock(options)), nn::BlockCache());
+      expect_turned_steps_of(prepared(nn::TransformerBlock(options)), nn::BlockCache());
     }
   }
 }
@@ -94,8 +94,8 @@ TEST(Positions, OfPaddedRowsAreThoseOfTheRowAlone) {
   const auto real = there(torch::tensor({{1, 1, 1, 1, 1}, {0, 0, 1, 1, 1}})).to(torch::kBool);
   EXPECT_TRUE(torch::equal(nn::positions_of(real), at));
   for (const auto* kind : {"learned", "sinusoidal", "rotary"}) {
-    auto positions =
-        made(nn::Positions(nn::PositionsOptions{.kind = kind, .features = kFeatures, .heads = kHeads, .length = 9}));
+    auto positions = prepared(
+        nn::Positions(nn::PositionsOptions{.kind = kind, .features = kFeatures, .heads = kHeads, .length = 9}));
     const auto alone = x.slice(0, 1).slice(1, 2);
     EXPECT_LT(difference(positions->add(x, 0, at)[1].slice(0, 2), positions->add(alone)[0]), 1e-13) << kind;
     if (std::string(kind) != "rotary") continue;

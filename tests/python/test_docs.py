@@ -2,15 +2,25 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import contextpool.nn._options as python_options
+import contextpool.nn._option_table as option_table
 from examples import PAGES, ROOT, Block, blocks, call, promised, run
 from packages import BUILD_TREE, users_environment
 
+PROGRAM = BUILD_TREE / "bin/contextpool"
+FLAGS_OF_OTHERS = {
+    *("--build", "--install", "--prefix"),  # cmake
+    *("--no-deps", "--no-index"),  # pip
+    *("--inspect", "--logdir"),  # tensorboard
+    *("--max-restarts", "--nnodes", "--no-python", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint"),  # torchrun
+    *("--shutdown-timeout", "--standalone"),
+    "--gtest_filter",
+}
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
@@ -81,6 +91,43 @@ def test_links_and_targets_exist(page: Path) -> None:
     assert set(re.findall(r"`make ([a-z-]+)", words)) <= targets
 
 
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        ahead += [(page.parent / path).resolve() for path in re.findall(r"\]\((?!http)([^)#]+)", page.read_text())]
+    assert {*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"} <= seen
+
+
+def flags_of_ours() -> set[str]:
+    """Of the program and of the scripts; those of `contextpool eval` depend on the model and are read in the sources."""
+
+    def printed(*words: str) -> list[str]:
+        return subprocess.run([PROGRAM, *words, "--help"], check=True, capture_output=True, text=True).stdout.splitlines()
+
+    subcommands = [line.split()[0] for line in printed() if re.match(r"  [a-z]", line)]
+    assert "train" in subcommands and "inspect" in subcommands
+    models = ("tiny", "nmt-tiny", "vit-cifar", "resnet-20", "swin-tiny")
+    pages = [printed(name) for name in subcommands] + [printed("train", "--model", model) for model in models]
+    pages.append(printed("data", "tokenize"))
+    flags = set(re.findall(r"--[a-z][a-z0-9-]*", "\n".join(line for page in pages for line in page)))
+    for header in [*(ROOT / "include/contextpool").rglob("*.h"), *(ROOT / "src/tasks").glob("*.cpp")]:
+        flags |= {f"--{name.replace('_', '-')}" for name in re.findall(r'\bf\("(\w+)"', header.read_text())}
+    for script in [*(ROOT / "bench").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
+        flags |= set(re.findall(r'"(--[a-z][a-z0-9-]*)"', script.read_text()))
+    return flags
+
+
+def test_every_flag_that_is_named_exists() -> None:
+    known = flags_of_ours() | FLAGS_OF_OTHERS
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", page.read_text()):
+            assert flag in known, f"{page.name}: {flag}"
+
+
 def test_picture_is_what_its_script_draws() -> None:
     drawn = call([sys.executable, str(ROOT / "docs/windows.py")], ROOT, users_environment(), "docs/windows.py")
     assert drawn == (ROOT / "docs/windows.svg").read_text().splitlines()
@@ -88,7 +135,7 @@ def test_picture_is_what_its_script_draws() -> None:
 
 def test_every_word_of_every_option_is_explained() -> None:
     table = (ROOT / "docs/module.md").read_text().split("## Options")[1].split("\n\n**Cost")[0]
-    for option, words in python_options.WORDS.items():
+    for option, words in option_table.WORDS.items():
         assert f"`{option}`" in table
         for word in words:
             assert f"`{word}`" in table, f"{option} {word}"

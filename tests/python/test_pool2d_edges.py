@@ -1,4 +1,4 @@
-"""pool2d where numbers are large, extreme or no numbers, on every device there is."""
+"""pool2d where numbers are large, extreme or NaN, on every device there is."""
 
 import pytest
 import torch

@@ -193,7 +193,7 @@ def test_a_killed_process_ends_the_job_within_seconds(text_run: list, tmp_path: 
     assert time.monotonic() - begin < 20
     assert job.returncode != 0
     assert f"rank {1 - killed} of 2 lost rank {killed} " in said
-    assert "--resume goes on from the newest checkpoint" in said
+    assert "--resume continues from the newest checkpoint" in said
 
 
 def test_max_restarts_carries_on_from_the_checkpoint(text_run: list, tmp_path: Path) -> None:

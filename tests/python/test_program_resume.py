@@ -53,7 +53,7 @@ def test_after_a_signal_that_saves(tmp_path: Path, text: Path, whole: Path, how:
     assert_same_run(whole, run, STEPS)
 
 
-def test_saves_when_nobody_reads_its_output_any_more(tmp_path: Path, text: Path, whole: Path) -> None:
+def test_saves_when_the_reader_of_its_output_has_gone(tmp_path: Path, text: Path, whole: Path) -> None:
     run = tmp_path / "run"
     process = start("train", "--run", run, "--data", text, *RECIPE, "--print-every", 1)
     while not list(run.glob("checkpoints/step-*")):
@@ -145,7 +145,7 @@ def test_goes_on_when_the_disk_is_full(tmp_path: Path, text: Path, whole: Path) 
         said = ""
         for line in process.stdout:
             said += line
-            if "was not written, training goes on" in line:
+            if "was not written, training continues" in line:
                 (disk / "filler").unlink(missing_ok=True)  # room again
         assert process.wait() == 0, said
         assert "No space left on device" in said

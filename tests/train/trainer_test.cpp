@@ -236,7 +236,7 @@ TEST(Trainer, AFullDiskDoesNotStopTrainingAndIsTriedAgain) {
   const auto outcome = trainer.run();
   io::set_file_hook({});
   EXPECT_EQ(outcome, train::Outcome::finished);
-  EXPECT_TRUE(watcher.heard("the checkpoint of step 4 was not written, training goes on"));
+  EXPECT_TRUE(watcher.heard("the checkpoint of step 4 was not written, training continues"));
   EXPECT_TRUE(watcher.heard("the log was not written"));
   EXPECT_EQ(io::checkpoint_steps(folder.path("run")), (std::vector<std::int64_t>{6, 8}));
   expect_same_run(folder.path("whole"), folder.path("run"), 8);  // the log too: late lines were not lost
@@ -251,7 +251,7 @@ TEST(Trainer, AFullDiskAtTheEndIsAnError) {
   io::set_file_hook({});
   EXPECT_NE(message.find("its checkpoint could not be written"), std::string::npos) << message;
   EXPECT_NE(message.find("No space left on device"), std::string::npos) << message;
-  EXPECT_FALSE(watcher.heard("the checkpoint of step 1 was not written, training goes on")) << "it does not";
+  EXPECT_FALSE(watcher.heard("the checkpoint of step 1 was not written, training continues")) << "it does not";
 }
 
 TEST(Trainer, ARunFolderIsNotReused) {
@@ -262,11 +262,11 @@ TEST(Trainer, ARunFolderIsNotReused) {
   Watcher watcher;
   const auto message = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
   EXPECT_NE(message.find(folder.path("run")), std::string::npos) << message;
-  EXPECT_NE(message.find("it is no run: choose another name"), std::string::npos) << message;
+  EXPECT_NE(message.find("not a run: choose another name"), std::string::npos) << message;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path("run")), {}), 1);
   folder.write("run/config.toml", "");
   const auto of_run = message_of([&] { TextTrainer(o, {folder.path("run"), false, ""}, watcher); });
-  EXPECT_NE(of_run.find("go on with it by --resume, or choose another name"), std::string::npos) << of_run;
+  EXPECT_NE(of_run.find("continue it with --resume, or choose another name"), std::string::npos) << of_run;
 }
 
 TEST(Trainer, ACheckpointOfAnotherModelIsRefusedAndNothingWritten) {

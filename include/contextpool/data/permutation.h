@@ -1,4 +1,4 @@
-// Permutations of 0 ... count - 1 that nobody has to store: entry i of the permutation that a key names is computed by
+// Permutations of 0 ... count - 1 that need not be stored: entry i of the permutation that a key names is computed by
 // itself, in a few dozen operations, by a Feistel network of hashed rounds over the next power of four, walked until it
 // returns to the range.
 #pragma once

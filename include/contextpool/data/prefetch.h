@@ -39,15 +39,15 @@ class Prefetch {
     if (threads_.empty()) return make_(next_++);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(next_); });
-    auto made = std::move(done_.extract(next_++).mapped());
+    auto result = std::move(done_.extract(next_++).mapped());
     lock.unlock();
     changed_.notify_all();
-    if (made.error) std::rethrow_exception(made.error);
-    return std::move(*made.value);
+    if (result.error) std::rethrow_exception(result.error);
+    return std::move(*result.value);
   }
 
  private:
-  struct Made {
+  struct Result {
     std::unique_ptr<T> value;
     std::exception_ptr error;
   };
@@ -59,14 +59,14 @@ class Prefetch {
       if (stop_) return;
       const auto index = begun_++;
       lock.unlock();
-      Made made;
+      Result result;
       try {
-        made.value = std::make_unique<T>(make_(index));
+        result.value = std::make_unique<T>(make_(index));
       } catch (...) {
-        made.error = std::current_exception();
+        result.error = std::current_exception();
       }
       lock.lock();
-      done_.emplace(index, std::move(made));
+      done_.emplace(index, std::move(result));
       changed_.notify_all();
     }
   }
@@ -75,7 +75,7 @@ class Prefetch {
   std::int64_t next_, begun_, end_, ahead_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::int64_t, Made> done_;
+  std::map<std::int64_t, Result> done_;
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

@@ -1,4 +1,4 @@
-// Which items a step sees, as a pure function of (seed, how many items came before): nothing has to be saved to go on
+// Which items a step sees, as a pure function of (seed, how many items came before): nothing has to be saved to resume
 // at any step, and neither threads nor ranks change it.
 //
 // Epochs: the k-th item of a run is item permuted(k % size, size, key of (seed, k / size)) of the split, so that every

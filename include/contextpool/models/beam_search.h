@@ -52,10 +52,10 @@ struct Hypothesis {
 class BeamDecoder {
  public:
   virtual ~BeamDecoder() = default;
-  // The rows go on with these symbols, int64 [rows]: logits [rows, vocabulary] of the symbols after them.
+  // The rows continue with these symbols, int64 [rows]: logits [rows, vocabulary] of the symbols after them.
   virtual torch::Tensor step(const torch::Tensor& tokens) = 0;
-  // Row r goes on from what row rows[r] held, int64 [sentences' * beam]: a row of the same sentence. Sentences are the
-  // numbers of those that stay, int64 [sentences'], or undefined where all do; `rows` counts those before.
+  // Row r continues from what row rows[r] held, int64 [sentences' * beam]: a row of the same sentence. Sentences are
+  // the numbers of those that stay, int64 [sentences'], or undefined where all do; `rows` counts those before.
   virtual void select(const torch::Tensor& rows, const torch::Tensor& sentences) = 0;
 };
 

@@ -3,8 +3,8 @@
 //
 //   x <- x + Mix(WindowAttn(LN x)),   x <- x + MLP(LN x);   between stages x <- reduction(LN([x_00 x_10 x_01 x_11]))
 //
-// Any image size: images are padded to whole patches, maps to whole windows and to even sides; padding is nobody's
-// source, so that each pixel sees exactly those of its window that exist. (timm and torchvision let padding take part
+// Any image size: images are padded to whole patches, maps to whole windows and to even sides; no pixel
+// sees padding, so each pixel sees exactly those of its window that exist. (timm and torchvision let padding take part
 // in attention, so at such sizes they differ from this formula, and from each other.) Along a side that fits into one
 // window, nothing is moved.
 // The mixer works on the whole map: after the windows are put back, un-shifted and un-padded.

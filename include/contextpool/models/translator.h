@@ -91,22 +91,8 @@ void for_each_option(Options& options, F f) {
     "of coefficients that depend on the input: dynamic's, and those of a gated residual");
   f("mixer_heads", options.mix.heads, "slices of the features that share dynamic's coefficients; 0: low rank instead");
   f("pool_taps", options.mix.pool_taps, "of a short convolution beside ContextPool; 0: none");
-  f("pool_predictor", options.pool.predictor, "conv, mlp or attention");
-  f("pool_weights", options.pool.weights, "softmax, unnormalized, uniform or nonlocal");
-  f("pool_locality", options.pool.locality, "gaussian, none, fixed_window, adaptive_window or random_sparse");
-  f("pool_size_norm", options.pool.size_norm, "sigmoid or channels");
-  f("pool_ratio", options.pool.ratio, "the largest size as a share of the length");
-  f("pool_source_length", options.pool_source_length, "n in sigma = r n s of the encoder; 0: the row's own length");
-  f("pool_reference_length", options.pool.reference_length, "n of the decoder");
-  f("pool_initial_sigma", options.pool.initial_sigma, "size at initialisation, in tokens");
-  f("pool_size_range", options.pool.size_range,
-    "how far a token's size may lie from the learnt one, as a difference of logarithms; 0: the paper's form");
-  f("pool_size_floor", options.pool.size_floor, "the smallest size, as a share of pool_initial_sigma");
-  f("pool_hidden", options.pool.hidden, "channels inside the predictor");
-  f("pool_kernel", options.pool.kernel, "taps of the predictor's convolutions");
-  f("pool_groups", options.pool.groups, "slices of the features with their own weights and sizes");
-  f("pool_window", options.pool.window, "reach of fixed_window, in tokens");
-  f("pool_seed", options.pool.seed, "of random_sparse");
+  f("pool_source_length", options.pool_source_length, "pool_reference_length of the encoder; 0: the row's own length");
+  nn::for_each_pool_option(options.pool, f);
 }
 
 // Throws c10::ValueError, with the reason, for options that cannot be built. The model calls it itself.

@@ -55,21 +55,7 @@ void for_each_mixer_option(Options& options, F f) {
   f("mixer_rank", options.mixer_rank, "of what depends on the context, in gated residuals and in dynamic");
   f("mixer_heads", options.mixer_heads,
     "of dynamic: slices of the features that share a kernel; 0: a low rank instead");
-  f("pool_predictor", options.pool.predictor, "conv, mlp or attention");
-  f("pool_weights", options.pool.weights, "softmax, unnormalized, uniform or nonlocal");
-  f("pool_locality", options.pool.locality, "gaussian, none, fixed_window, adaptive_window or random_sparse");
-  f("pool_size_norm", options.pool.size_norm, "sigmoid, softmax or channels");
-  f("pool_ratio", options.pool.ratio, "the largest size as a share of the map's side");
-  f("pool_reference_length", options.pool.reference_length, "n in sigma = r n s; 0: the map's own side");
-  f("pool_initial_sigma", options.pool.initial_sigma, "size at initialisation, in pixels of the map");
-  f("pool_size_range", options.pool.size_range,
-    "how far a pixel's size may lie from the learnt one, as a difference of logarithms; 0: the paper's form");
-  f("pool_size_floor", options.pool.size_floor, "the smallest size, as a share of pool_initial_sigma");
-  f("pool_hidden", options.pool.hidden, "channels inside the predictor");
-  f("pool_kernel", options.pool.kernel, "side of the predictor's convolutions");
-  f("pool_groups", options.pool.groups, "slices of the features with their own weights and sizes");
-  f("pool_window", options.pool.window, "reach of fixed_window, in pixels of the map");
-  f("pool_seed", options.pool.seed, "of random_sparse");
+  nn::for_each_pool_option(options.pool, f);
 }
 
 }  // namespace contextpool::models

@@ -18,7 +18,7 @@ struct Sight;
 torch::Tensor area_sums(const torch::Tensor& x, int64_t width, int64_t fresh);
 torch::Tensor area_means(const torch::Tensor& x, int64_t width, int64_t fresh);
 
-// q [batch, heads, queries, n]; keys and values of all areas, [batch, tokens, width, heads, n]. Of `sight`, live is
+// q [batch, heads, queries, n]; keys and values of all areas, [batch, tokens, width, heads, n]. Of `sight`, real is
 // [batch, tokens], and the queries are those of the last tokens where it is causal. Returns [batch, heads, queries, n].
 torch::Tensor area_attention(const torch::Tensor& q, const torch::Tensor& keys, const torch::Tensor& values,
                              const Sight& sight);

@@ -55,7 +55,7 @@ class AttentionImpl : public torch::nn::Module {
   // What becomes of the joined projections [batch, tokens, 3 features], before they are turned; empty: nothing.
   using MixProjections = std::function<torch::Tensor(const torch::Tensor& qkv)>;
 
-  // x [batch, tokens, features]. Padded tokens are seen by no one, whatever they hold.
+  // x [batch, tokens, features]. No token sees padded tokens, whatever they contain.
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation = {}, const Padding& padding = {},
                         const MixProjections& mix = {});
 
@@ -72,7 +72,7 @@ class AttentionImpl : public torch::nn::Module {
  private:
   struct Parts {
     torch::Tensor q, k, v;    // each [batch, heads, tokens, head features]; k and v of areas as in the cache
-    torch::Tensor live = {};  // [batch, keys], false where a key is padding; undefined: none is
+    torch::Tensor real = {};  // [batch, keys], false where a key is padding; undefined: none is
   };
   Parts project(const torch::Tensor& x, const Rotation& rotation, const MixProjections& mix);
   void append_areas(Parts& parts, AttentionCache& cache) const;

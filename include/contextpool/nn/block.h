@@ -5,7 +5,7 @@
 //   g = C(LN x),   x <- E(x + FF(g)),     FF(g) = down(act(D(up(g))))
 //
 // each branch followed by dropout, act the exact GELU or ReLU. The context of B and O is h, that of D is g; A, C and E
-// have their own input. Three sets of places have a name of old, as `placement`: before_attention = A, after_attention
+// have their own input. Three single places have names, for `placement`: before_attention = A, after_attention
 // = O, after_block = E.
 //
 // Parameters. A block with a single mixer has it under its kind: context_pool.*, depthwise.*, canon.*, dynamic.*. A

@@ -3,52 +3,23 @@
 //   (a, b) = m(X),   l_j = a_j,   sigma_i = r n s(b_i),   y_i = sum_j p_ij x_j,
 //   p_ij = exp(l_j) g_ij / sum_k exp(l_k) g_ik,   g_ij = exp(-(i-j)^2 / (2 sigma_i^2))
 //
-// with s(b) in [0, 1] and n the length of the row. Every other form of weights and of g that the paper compares with
-// is an option. docs/module.md shows how to put the module into a model.
+// with s(b) in [0, 1] and n the length of the row, on maps (height + width) / 2. Every other form of weights and of g
+// that the paper compares with is an option (context_pool_options.h). docs/module.md shows how to put the module into a
+// model.
 #pragma once
 
 #include <torch/torch.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "contextpool/nn/cache.h"
+#include "contextpool/nn/context_pool_options.h"
 #include "contextpool/nn/padding.h"
 
 namespace contextpool::nn {
-
-// Options of ContextPool1d. Words are words; a wrong one is answered with all of them.
-struct ContextPoolOptions {
-  int64_t features = 0;               // D of x [B, N, D], C of x [B, C, H, W]
-  std::string predictor = "conv";     // conv (two convolutions), mlp (per token), attention (= weights "nonlocal")
-  std::string weights = "softmax";    // softmax, unnormalized, uniform, nonlocal
-  std::string locality = "gaussian";  // gaussian, none, fixed_window, adaptive_window, random_sparse
-  std::string size_norm = "sigmoid";  // sigmoid, softmax (over the tokens of a row), channels (weight against size)
-  double ratio = 0.1;                 // r: the largest size, as a share of the length
-  int64_t reference_length = 0;       // n in sigma = r n s; 0: each row's own length without padding
-  int64_t usual_length = 1024;        // n at which initial_sigma holds where size_range and reference_length are 0
-  double initial_sigma = 4;           // size at initialisation
-  double size_range = 2;              // how far a token's size may lie from the learnt one, as a difference of
-                                      // logarithms; 0: any size up to r n, the paper's form
-  double size_floor = 0.25;           // the smallest size where size_range is not 0, as a share of initial_sigma
-  int64_t hidden = 64;                // channels between the predictor's two layers
-  int64_t kernel = 3;                 // taps of the predictor's convolutions, odd unless causal
-  int64_t groups = 1;                 // G slices of the features, each with its own weights and sizes
-  bool causal = false;                // nothing that comes after a token reaches it; needs reference_length
-  double window = 4;                  // R of fixed_window: every token with |i - j| <= R counts
-  int64_t seed = 0;                   // of random_sparse, with
-  int64_t layer = 0;                  // the layer's number, so that layers look at different places
-};
-
-// Options of ContextPool2d, with defaults for maps. n is (height + width) / 2 of the map, distances those between
-// pixels; a map cannot be causal.
-struct ContextPool2dOptions : ContextPoolOptions {
-  ContextPool2dOptions(int64_t features = 0);  // ratio 0.05, usual_length 14, initial_sigma 0.5, hidden 24
-  std::array<int64_t, 2> stride{1, 1};         // target (ho, wo) sits on pixel (ho * stride[0], wo * stride[1])
-};
 
 // Throws c10::ValueError, with the reason, for options that cannot be built. The modules call it themselves.
 void validate(const ContextPoolOptions& options);

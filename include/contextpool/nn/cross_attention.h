@@ -38,7 +38,7 @@ class CrossMemory {
  private:
   friend class CrossAttentionImpl;
   torch::Tensor keys_, values_;  // [batch, tokens, heads, n]; of areas [batch, tokens, width, heads, n]
-  torch::Tensor live_;           // [batch, tokens]; undefined where no token is padding
+  torch::Tensor real_;           // [batch, tokens]; undefined where no token is padding
   int64_t shared_ = 1;
 };
 

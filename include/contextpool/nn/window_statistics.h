@@ -1,4 +1,4 @@
-// What one looks at to see whether a predictor is alive: the sizes of the windows, and how many tokens count in one.
+// Statistics that show whether a predictor has collapsed: the sizes of the windows, and how many tokens count in one.
 #pragma once
 
 #include <optional>

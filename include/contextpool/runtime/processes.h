@@ -39,7 +39,7 @@ class LostProcess : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The sum of the parameters' gradients over all processes, in buckets that are sent while the backward goes on.
+// The sum of the parameters' gradients over all processes, in buckets that are sent during the backward pass.
 class GradientSum {
  public:
   virtual ~GradientSum() = default;

@@ -1,7 +1,7 @@
 """Whole models, as the command-line program trains them."""
 
 from ._load import load
-from ._vision import LogitsAndWindows, no_decay
+from ._vision import ImageClassifier, LogitsAndWindows, no_decay
 from .beam_search import BeamSearchOptions, Hypothesis
 from .foreign import ForeignReport, load_foreign
 from .language_model import LanguageModel, LanguageModelCache, LanguageModelOptions
@@ -17,6 +17,7 @@ __all__ = [
     "BeamSearchOptions",
     "ForeignReport",
     "Hypothesis",
+    "ImageClassifier",
     "LanguageModel",
     "LanguageModelCache",
     "LanguageModelOptions",

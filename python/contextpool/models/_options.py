@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
+
+from ..nn._options import did_you_mean
 
 
 def check_options(cls: type, options: Mapping[str, Any], who: str) -> None:
@@ -14,8 +15,7 @@ def check_options(cls: type, options: Mapping[str, Any], who: str) -> None:
     types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
     for name, value in options.items():
         if name not in types:
-            near = get_close_matches(name, types, n=1, cutoff=0)[0]
-            raise ValueError(f'{who}: unknown option "{name}"; did you mean "{near}"?')
+            raise ValueError(f'{who}: unknown option "{name}"{did_you_mean(name, types)}')
         expected = (int, float) if types[name] is float else types[name]
         if not isinstance(value, expected) or (isinstance(value, bool) and types[name] is not bool):
             raise ValueError(f"{who}: {name} must be of type {types[name].__name__}, but is {value!r}")

@@ -1,4 +1,4 @@
-"""What the families of vision models share: options, the mixer of a place, stochastic depth, checks.
+"""What the families of vision models share: options, forward, the mixer of a place, stochastic depth, checks.
 
 Images are floating ``[B, 3, H, W]``, normalised, in any memory format; logits ``[B, classes]``.
 """
@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn.context_pool import ContextPool2d, Windows
 from ..nn.mixer import MixerOptions, make_mixer
+from ._options import check_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 DEVIATION = 0.02  # of the initial weights of transformers
 PREFIXES = {"": "none", "cp-": "context_pool", "dw-": "depthwise"}  # of names: the mixer
@@ -32,7 +36,7 @@ class LogitsAndWindows(NamedTuple):
 
 
 @dataclasses.dataclass
-class VisionOptions:
+class VisionOptions(PoolOptions):
     """The options of mixers, which all families have; those named ``pool_*`` are ContextPool's."""
 
     mixer: str = "none"
@@ -40,39 +44,20 @@ class VisionOptions:
     mixer_taps: int = 0
     mixer_rank: int = 15
     mixer_heads: int = 0
-    pool_predictor: str = "conv"
-    pool_weights: str = "softmax"
-    pool_locality: str = "gaussian"
-    pool_size_norm: str = "sigmoid"
+    _: dataclasses.KW_ONLY
     pool_ratio: float = 0.1
-    pool_reference_length: int = 0
     pool_initial_sigma: float = 1.0
-    pool_size_range: float = 2.0
-    pool_size_floor: float = 0.25
     pool_hidden: int = 24
-    pool_kernel: int = 3
-    pool_groups: int = 1
-    pool_window: float = 4.0
-    pool_seed: int = 0
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], who: str) -> Self:
         """Options by name; those missing at their default. ``who`` opens the messages of errors."""
-        types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        for name, value in options.items():
-            if name not in types:
-                near = get_close_matches(name, types, n=1, cutoff=0)[0]
-                raise ValueError(f'{who}: unknown option "{name}"; did you mean "{near}"?')
-            expected = (int, float) if types[name] is float else types[name]
-            if not isinstance(value, expected) or isinstance(value, bool) != (types[name] is bool):
-                raise ValueError(f"{who}: {name} must be of type {types[name].__name__}, but is {value!r}")
+        check_options(cls, options, who)
         return cls(**options)
 
     def place(self, features: int, height: int, width: int, layer: int, *, row: bool = False) -> MixerOptions:
         """Of the mixer of a place whose map is features x height x width at the model's usual image size."""
-        pool = {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_")}
-        pool.pop("stride", None)  # of a ResNet's stage end; see MapMixer
-        pool |= {"layer": layer, "usual_length": max(1, height * width if row else (height + width) // 2)}
+        pool = self.pool() | {"layer": layer, "usual_length": max(1, height * width if row else (height + width) // 2)}
         taps = self.mixer_taps or (_TAPS if row and self.mixer == "depthwise" else 0)
         return MixerOptions(
             self.mixer,
@@ -90,6 +75,26 @@ def no_decay(name: str, parameter: Tensor) -> bool:
     """Whether training leaves a parameter without weight decay: those of one dimension (biases, norms, scales), the
     class and distillation tokens, position tables and Swin's relative position tables."""
     return parameter.dim() <= 1 or name.rpartition(".")[2] in _WITHOUT_DECAY
+
+
+class ImageClassifier(nn.Module):
+    """What every vision model is, for callers that do not ask which."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images [B, 3, H, W] to logits [B, classes]."""
+        return self._run(images, None)
+
+    if TYPE_CHECKING:  # torch leaves the call untyped
+        __call__ = forward
+
+    def forward_with_windows(self, images: Tensor) -> LogitsAndWindows:
+        """The same, and what each ContextPool predicted, on its map; an empty list where there is none."""
+        windows: list[Windows] = []
+        return LogitsAndWindows(self._run(images, windows), windows)
+
+    def _run(self, images: Tensor, windows: list[Windows] | None) -> Tensor:
+        """windows: where what each ContextPool predicted is added; None: nowhere."""
+        raise NotImplementedError
 
 
 class MapMixer:

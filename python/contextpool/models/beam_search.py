@@ -50,12 +50,12 @@ class BeamDecoder(ABC):
 
     @abstractmethod
     def step(self, tokens: Tensor) -> Tensor:
-        """The rows go on with these symbols, int64 ``[rows]``: logits ``[rows, vocabulary]`` of the symbols after
+        """The rows continue with these symbols, int64 ``[rows]``: logits ``[rows, vocabulary]`` of the symbols after
         them."""
 
     @abstractmethod
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Row r goes on from what row ``rows[r]`` held, int64 ``[sentences' * beam]``: a row of the same sentence.
+        """Row r continues from what row ``rows[r]`` held, int64 ``[sentences' * beam]``: a row of the same sentence.
         ``sentences`` are the numbers of those that stay, or None where all do; ``rows`` counts those before."""
 
 
@@ -129,7 +129,7 @@ class _Search:
         while self.sentences:
             found = self._likeliest(length)
             parents = [self._grow(*pair, length) for pair in zip(self.sentences, found, strict=True)]
-            self._go_on(parents, length)
+            self._extend(parents, length)
             length += 1
         return self.results
 
@@ -169,14 +169,14 @@ class _Search:
             tie = ((value[:, most - 1] == value[:, most]) & (value[:, most] > -math.inf)).any()
         row = torch.arange(beam, device=logs.device).repeat(len(self.sentences))
         place = (row * vocabulary).unsqueeze(1) + symbol[:, :most]
-        keys = self._by_sentence(_sortable(value[:, :most] + self._so_far(), place))
+        keys = self._by_sentence(_sortable(value[:, :most] + self._log_probabilities(), place))
         return torch.cat((keys.topk(wanted, 1).values.flatten(), torch.stack((tie, wrong)).long())).cpu()
 
     def _keys_of_all(self, logs: Tensor, wanted: int) -> Tensor:
         """The same by a look at every symbol, so that ties are ranked by symbol whichever way a device finds the
         largest."""
         places = torch.arange(self.options.beam * logs.shape[1], device=logs.device)
-        return _sortable(self._by_sentence(logs + self._so_far()), places).topk(wanted, 1).values.flatten().cpu()
+        return _sortable(self._by_sentence(logs + self._log_probabilities()), places).topk(wanted, 1).values.flatten().cpu()
 
     def _by_sentence(self, x: Tensor) -> Tensor:
         """Of rows ``[rows, n]`` those of each sentence beside each other, ``[sentences, beam n]``."""
@@ -192,7 +192,7 @@ class _Search:
             for pair in zip(scores, places, strict=True)
         ]
 
-    def _so_far(self) -> Tensor:
+    def _log_probabilities(self) -> Tensor:
         """The log-probabilities of all rows, ``[rows, 1]``."""
         beam, values = self.options.beam, []
         for sentence in self.sentences:
@@ -227,8 +227,8 @@ class _Search:
             return False
         return sentence.best[-1].score >= sentence.live[0][1] / length_penalty(sentence.longest, options.alpha)
 
-    def _go_on(self, parents: list[list[int]], length: int) -> None:
-        """Sentences that are done leave; the rows of the others go on from their parents."""
+    def _extend(self, parents: list[list[int]], length: int) -> None:
+        """Removes finished sentences; the rows of the others continue from their parents."""
         beam, stay, numbers, rows = self.options.beam, [], [], []
         self.last = []
         for number, sentence in enumerate(self.sentences):

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..nn._cache import TokenCache
+from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach, ReachKind
-from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock
+from ..nn.block import BlockCache, MixerKind, MixOptions, Placement, TransformerBlock, windows_of_blocks
+from ..nn.context_pool import Windows
 from ..nn.positions import Positions, positions_of
 from ._checkpoint import load_weights, read_model
 from ._options import check_options
@@ -25,7 +27,7 @@ _DEVIATION = 0.02  # of the initial weights
 
 
 @dataclasses.dataclass
-class LanguageModelOptions:
+class LanguageModelOptions(PoolOptions):
     """Every option of the model; those named ``pool_*`` are those of :class:`contextpool.nn.ContextPool1d`, but for
     ``pool_taps``, which is one of :class:`contextpool.nn.MixOptions`, as are ``mix`` and those named ``mixer_*``."""
 
@@ -53,31 +55,14 @@ class LanguageModelOptions:
     mixer_rank: int = 15
     mixer_heads: int = 0
     pool_taps: int = 0
-    pool_predictor: str = "conv"
-    pool_weights: str = "softmax"
-    pool_locality: str = "gaussian"
-    pool_size_norm: str = "sigmoid"
-    pool_ratio: float = 0.1
+    _: dataclasses.KW_ONLY
     pool_reference_length: int = 2048
-    pool_initial_sigma: float = 4.0
-    pool_size_range: float = 2.0
-    pool_size_floor: float = 0.25
-    pool_hidden: int = 64
-    pool_kernel: int = 3
-    pool_groups: int = 1
-    pool_window: float = 4.0
-    pool_seed: int = 0
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], who: str = "language model") -> LanguageModelOptions:
         """Options by name; those missing at their default. ``who`` opens the messages of errors."""
         check_options(cls, options, who)
         return cls(**options)
-
-    def pool(self) -> dict[str, Any]:
-        """The options of ContextPool, by the names it knows."""
-        own = {"pool_taps"}
-        return {name[5:]: value for name, value in vars(self).items() if name.startswith("pool_") and name not in own}
 
     def mixing(self) -> MixOptions:
         """Which mixers stand where, and what they share."""
@@ -241,6 +226,13 @@ class LanguageModel(nn.Module):
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
+
+    def windows(self, tokens: Tensor) -> list[Windows]:
+        """What each layer's ContextPool predicts for these tokens (the first, where a block has several); empty where
+        there is none."""
+        self._check(tokens)
+        x = self.dropout(self.position.add(self.token(tokens), 0))
+        return windows_of_blocks(self._blocks(), x, self.position.rotation(x, 0))
 
     def step(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from ..nn._options import check_word
 from ..nn.context_pool import Windows
 from ._vision import (
     PREFIXES,
-    LogitsAndWindows,
+    ImageClassifier,
     MapMixer,
     VisionOptions,
     check_images,
@@ -42,6 +42,7 @@ class ResNetOptions(VisionOptions):
     stochastic_depth: float = 0.0
     zero_last_norm: bool = False
     mixer_stages: int = 3
+    _: dataclasses.KW_ONLY
     pool_stride: int = 1
     pool_ratio: float = 0.05
     pool_initial_sigma: float = 0.5
@@ -166,7 +167,7 @@ class _StageEnd(nn.Module):
         return self.mixer(x, windows)
 
 
-class ResNet(nn.Module):
+class ResNet(ImageClassifier):
     """x <- relu(shortcut(x) + BN(conv(relu(BN(conv(x)))))); at the end of a stage x <- Mix(x); logits = fc(mean(x)).
 
     The mixer stands at the ends of the first ``mixer_stages`` stages, with stride 1; with pool_stride 2 it halves the
@@ -228,18 +229,6 @@ class ResNet(nn.Module):
             for module in self.modules():
                 if isinstance(module, _Block):
                     nn.init.zeros_(module.get_parameter(f"bn{module.convolutions}.weight"))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images [B, 3, H, W] to logits [B, classes]."""
-        return self._run(images, None)
-
-    if TYPE_CHECKING:  # torch leaves the call untyped
-        __call__ = forward
-
-    def forward_with_windows(self, images: Tensor) -> LogitsAndWindows:
-        """The same, and what each ContextPool predicted, on its map; an empty list where there is none."""
-        windows: list[Windows] = []
-        return LogitsAndWindows(self._run(images, windows), windows)
 
     def _run(self, images: Tensor, windows: list[Windows] | None) -> Tensor:
         check_images(_WHO, images)

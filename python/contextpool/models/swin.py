@@ -14,7 +14,7 @@ from ..nn.context_pool import Windows
 from ._vision import (
     DEVIATION,
     PREFIXES,
-    LogitsAndWindows,
+    ImageClassifier,
     MapMixer,
     Mlp,
     VisionOptions,
@@ -44,6 +44,7 @@ class SwinOptions(VisionOptions):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
+    _: dataclasses.KW_ONLY
     pool_hidden: int = 12
 
     def check(self) -> None:
@@ -233,11 +234,11 @@ class _PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(o.features, **kind)
 
 
-class Swin(nn.Module):
+class Swin(ImageClassifier):
     """x <- x + Mix(WindowAttn(LN x)), x <- x + MLP(LN x); between stages the map is halved.
 
-    Any image size: images are padded to whole patches, maps to whole windows and to even sides; padding is nobody's
-    source, so that each pixel sees exactly those of its window that exist. The mixer works on the whole map: after the
+    Any image size: images are padded to whole patches, maps to whole windows and to even sides; no pixel
+    sees padding, so each pixel sees exactly those of its window that exist. The mixer works on the whole map: after the
     windows are put back, un-shifted and un-padded. Tensor names are Microsoft's, and those of the C++ model.
     """
 
@@ -281,18 +282,6 @@ class Swin(nn.Module):
                 module.relative_position_bias_table.normal_(0, DEVIATION)
             elif isinstance(module, _Block):
                 module.mixer.reset_parameters()
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images [B, 3, H, W] to logits [B, classes]."""
-        return self._run(images, None)
-
-    if TYPE_CHECKING:  # torch leaves the call untyped
-        __call__ = forward
-
-    def forward_with_windows(self, images: Tensor) -> LogitsAndWindows:
-        """The same, and what each ContextPool predicted, on its map; an empty list where there is none."""
-        windows: list[Windows] = []
-        return LogitsAndWindows(self._run(images, windows), windows)
 
     def _run(self, images: Tensor, windows: list[Windows] | None) -> Tensor:
         check_images(_WHO, images)

@@ -14,10 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..nn._option_table import PoolOptions
 from ..nn._options import check_word
 from ..nn._padding import Lengths, real_tokens
 from ..nn.attention import Reach
-from ..nn.block import PLACES, MixOptions, TransformerBlock
+from ..nn.block import PLACEMENTS, PLACES, MixOptions, TransformerBlock, windows_of_blocks
+from ..nn.context_pool import Windows
 from ..nn.decoder_block import DecoderBlock, DecoderBlockCache
 from ..nn.local_attention import LocalWindows
 from ..nn.mixer import mixer_kinds, parse_places
@@ -27,13 +29,13 @@ from ._options import check_options
 from .beam_search import BeamDecoder, BeamSearchOptions, Hypothesis, beam_search
 
 _WHO = "translator"
-_MOST = 1 << 24  # of any size: far beyond any use
+_MAX_SIZE = 1 << 24  # of any size: far beyond any use
 _IGNORED = -100  # the target that cross_entropy leaves out
 _MAY_BE_0 = ("source_vocabulary", "decoder_layers", "begin", "end", "mixer_heads")
 
 
 @dataclasses.dataclass
-class TranslatorOptions:
+class TranslatorOptions(PoolOptions):
     """Every option of the model, as the C++ model has them; ``contextpool train --help`` describes each.
 
     Those named ``pool_*`` are those of :class:`contextpool.nn.ContextPool1d`, but for ``pool_taps``, which is one of
@@ -70,21 +72,9 @@ class TranslatorOptions:
     mixer_rank: int = 15
     mixer_heads: int = 0
     pool_taps: int = 0
-    pool_predictor: str = "conv"
-    pool_weights: str = "softmax"
-    pool_locality: str = "gaussian"
-    pool_size_norm: str = "sigmoid"
-    pool_ratio: float = 0.1
+    _: dataclasses.KW_ONLY
     pool_source_length: int = 0
     pool_reference_length: int = 64
-    pool_initial_sigma: float = 4.0
-    pool_size_range: float = 2.0
-    pool_size_floor: float = 0.25
-    pool_hidden: int = 64
-    pool_kernel: int = 3
-    pool_groups: int = 1
-    pool_window: float = 4.0
-    pool_seed: int = 0
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], who: str = _WHO) -> TranslatorOptions:
@@ -98,8 +88,8 @@ class TranslatorOptions:
             if type(value) is not int or name.startswith("pool_"):
                 continue
             least = 0 if name in _MAY_BE_0 else 1
-            if not least <= value <= _MOST:
-                raise ValueError(f"{_WHO}: {name} must be from {least} to {_MOST}, but is {value}")
+            if not least <= value <= _MAX_SIZE:
+                raise ValueError(f"{_WHO}: {name} must be from {least} to {_MAX_SIZE}, but is {value}")
         for name in ("begin", "end"):
             if getattr(self, name) >= self.vocabulary:
                 raise ValueError(
@@ -115,7 +105,7 @@ class TranslatorOptions:
         if self.pool_reference_length > 0:
             pool["usual_length"] = self.pool_reference_length
         return {
-            **self._block("encoder", taps, {**self._pool(layer), **pool}),
+            **self._block("encoder", taps, {**self.pool(), "layer": layer, **pool}),
             "causal": False,
             "reach": self._reach("encoder_attention", layer),
         }
@@ -125,7 +115,7 @@ class TranslatorOptions:
         decoder_layers = self.decoder_layers or self.layers
         places = self._places()
         return {
-            **self._block("decoder", self.mixer_taps, self._pool(self.layers + layer)),
+            **self._block("decoder", self.mixer_taps, {**self.pool(), "layer": self.layers + layer}),
             "causal": True,
             "reach": self._reach("decoder_attention", layer),
             "cross_attention": self._word("cross_attention", layer),
@@ -151,11 +141,6 @@ class TranslatorOptions:
             ),
         }
 
-    def _pool(self, layer: int) -> dict[str, Any]:
-        own = ("pool_taps", "pool_source_length")
-        options = {name[5:]: v for name, v in vars(self).items() if name.startswith("pool_") and name not in own}
-        return {**options, "layer": layer}
-
     def _word(self, option: str, layer: int) -> str:
         """The kind of attention in a layer; the last of the list holds for all layers above."""
         words = getattr(self, option).replace(" ", "").split(",")
@@ -175,12 +160,11 @@ class TranslatorOptions:
 
     def _places(self) -> dict[str, str]:
         """The kind of mixer in each place, X being that after attention over the source."""
-        places = {"before_attention": "A", "after_attention": "O", "after_block": "E"}
         check_word(_WHO, "mixer", self.mixer, mixer_kinds())
-        check_word(_WHO, "placement", self.placement, tuple(places))
+        check_word(_WHO, "placement", self.placement, tuple(PLACEMENTS))
         if self.mix:
             return parse_places(_WHO, self.mix, "ABOXCDE")
-        return {} if self.mixer == "none" else {places[self.placement]: self.mixer, "X": self.mixer}
+        return {} if self.mixer == "none" else {PLACEMENTS[self.placement]: self.mixer, "X": self.mixer}
 
 
 class EncodedSource(NamedTuple):
@@ -324,6 +308,13 @@ class Translator(nn.Module):
             x = block(x, rotation, mask=real)
         return EncodedSource(self.encoder_norm(x), real)
 
+    def encoder_windows(self, source: Tensor) -> list[Windows]:
+        """What the ContextPool of each of the encoder's layers predicts for a source without padding; empty where there
+        is none."""
+        _check("source", source)
+        x = self._embed(self.token if self.source_token is None else self.source_token, source, 0)
+        return windows_of_blocks(self._encoder(), x, self.position.rotation(x, 0))
+
     def decode(self, target: Tensor, source: EncodedSource, last_only: bool = False) -> Tensor:
         """The logits of ``forward``, given the encoded source; or, with last_only, those of the last symbols,
         ``[batch, 1, vocabulary]``."""
@@ -457,8 +448,8 @@ def label_smoothed_loss(
         )
     real = real_tokens("label_smoothed_loss", targets.shape, targets.device, None, mask)
     counted = targets if real is None else targets.masked_fill(~real, _IGNORED)
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(wide.flatten(0, 1), counted.flatten(), ignore_index=_IGNORED, label_smoothing=smoothing)
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(scores.flatten(0, 1), counted.flatten(), ignore_index=_IGNORED, label_smoothing=smoothing)
 
 
 def _check(what: str, tokens: Tensor) -> None:

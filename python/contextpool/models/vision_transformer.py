@@ -15,7 +15,7 @@ from ..nn.context_pool import Windows
 from ._vision import (
     DEVIATION,
     PREFIXES,
-    LogitsAndWindows,
+    ImageClassifier,
     MapMixer,
     Mlp,
     VisionOptions,
@@ -125,12 +125,15 @@ class _PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(3, o.features, o.patch, o.patch, **kind)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(ImageClassifier):
     """x_0 = [cls; dist; patches] + pos, x <- x + Mix(Attn(LN x)), x <- x + MLP(LN x), logits = head(LN(x)_cls).
 
-    The mixer works on the grid of patches; class and distillation tokens pass it by: they are neither source nor
-    target. So the last block's mixer has no say in the logits where the head reads the class token; with readout "mean"
-    it reads mean(LN(x)_patches), and it has. Tensor names are timm's, and those of the C++ model.
+    The mixer works on the grid of patches. Class and distillation tokens bypass it: they are neither source nor target.
+    So the last block's mixer does not affect the logits where the head reads the class token; with readout "mean" the
+    head reads mean(LN(x)_patches), and it does. Tensor names are timm's, and those of the C++ model.
+
+    Images are [B, 3, image_size, image_size]. The logits of a distilled model are the mean of its two heads; in
+    training mode it gives both, [B, 2, classes]: the class token's, then the distillation token's.
     """
 
     def __init__(
@@ -172,20 +175,6 @@ class VisionTransformer(nn.Module):
         for block in self.blocks:
             assert isinstance(block, _Block)
             block.mixer.reset_parameters()
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images [B, 3, image_size, image_size] to logits [B, classes]: of a distilled model the mean of its two
-        heads. In training mode a distilled model gives both, [B, 2, classes]: the class token's, then the distillation
-        token's."""
-        return self._run(images, None)
-
-    if TYPE_CHECKING:  # torch leaves the call untyped
-        __call__ = forward
-
-    def forward_with_windows(self, images: Tensor) -> LogitsAndWindows:
-        """The same, and what each ContextPool predicted, on the grid of patches; an empty list where there is none."""
-        windows: list[Windows] = []
-        return LogitsAndWindows(self._run(images, windows), windows)
 
     def _run(self, images: Tensor, windows: list[Windows] | None) -> Tensor:
         o = self.options

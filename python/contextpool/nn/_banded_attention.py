@@ -22,19 +22,19 @@ def banded_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    live: Tensor | None,
+    key_mask: Tensor | None,
     window: int,
     stride: int = 1,
     span: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """q [batch, heads, queries, head features], k and v [batch, heads, keys, head features]; the queries are those of
-    the last tokens among the keys'. live [batch, keys]: false where a key is seen by no one but its own token. span: a
+    the last tokens among the keys'. key_mask [batch, keys]: false where only its own token sees a key. span: a
     number of tokens, with gradient."""
     batch, heads, queries, keys = *q.shape[:3], k.shape[2]
     if queries == 0:
         return q
-    if stride == 1 and window >= keys and queries == keys and live is None and span is None:
+    if stride == 1 and window >= keys and queries == keys and key_mask is None and span is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
     window = min(window, _divide_up(keys, stride))
     # A stride makes that many rows of one, each with every stride-th token and a stride of 1.
@@ -52,13 +52,13 @@ def banded_attention(
         """What belongs to keys, to [batch * heads, stride * chunks, width, n]."""
         return rows(x, front).unfold(2, width, chunk).transpose(-1, -2).flatten(1, 2)
 
-    if live is None:
+    if key_mask is None:
         real = torch.ones(1, 1, keys, 1, dtype=torch.bool, device=q.device)
     else:
-        real = live[:, None, :, None].expand(batch, heads, keys, 1)
+        real = key_mask[:, None, :, None].expand(batch, heads, keys, 1)
     # How far back a key stands, in strides.
     distance = torch.arange(chunk, device=q.device).unsqueeze(1) + window - torch.arange(width, device=q.device)
-    # Who sees nothing has no number as weights; so what fills up the last chunk, and padding, see themselves.
+    # A query that sees no key would get NaN weights, so padding, in the last chunk too, sees itself.
     exists = overlapping(real).squeeze(-1).unsqueeze(-2) | (distance == 0)
     mask = exists & (distance >= 0) & (distance < window)
     if span is not None:
@@ -75,7 +75,7 @@ def _divide_up(a: int, b: int) -> int:
 
 def _log_weights(seen: Tensor, distance: Tensor, span: Tensor) -> Tensor:
     """log m, and -infinity where a key is not seen. Where m is 0 or 1 it does not move with the span: no gradient,
-    which the logarithm of 0 would make no number."""
+    which the logarithm of 0 would become NaN."""
     ramp = (span - distance) / SPAN_RAMP + 1
     m = ramp.masked_fill((ramp <= 0) | (ramp >= 1), 1)
     return m.log().masked_fill(~seen | (ramp <= 0), -torch.inf)

@@ -1,47 +1,20 @@
-"""The options of ContextPool: their words, their checks, and what they mean for the parts of the module."""
+"""The options of ContextPool: their checks, and what they mean for the parts of the module."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
 
-Predictor = Literal["conv", "mlp", "attention"]
-Weights = Literal["softmax", "unnormalized", "uniform", "nonlocal"]
-Locality = Literal["gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"]
-SizeNorm = Literal["sigmoid", "softmax", "channels"]
+from ._option_table import WORDS, OptionTable
 
-WORDS = {
-    "predictor": ("conv", "mlp", "attention"),
-    "weights": ("softmax", "unnormalized", "uniform", "nonlocal"),
-    "locality": ("gaussian", "none", "fixed_window", "adaptive_window", "random_sparse"),
-    "size_norm": ("sigmoid", "softmax", "channels"),
-}
 LARGEST_START = 0.5  # of ratio * length
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(OptionTable):
     """What ContextPool1d and ContextPool2d have in common."""
 
     who: str
-    features: int
-    predictor: str
-    weights: str
-    locality: str
-    size_norm: str
-    ratio: float
-    reference_length: int
-    usual_length: int
-    initial_sigma: float
-    size_range: float
-    size_floor: float
-    hidden: int
-    kernel: int
-    groups: int
-    causal: bool
-    window: float
-    seed: int
-    layer: int
 
     def __post_init__(self) -> None:
         for option, words in WORDS.items():
@@ -153,10 +126,13 @@ class Options:
         return ", ".join(f"{name}={value}" for name, value in vars(self).items() if name not in hidden)
 
 
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """The known word that is near to this one, as the end of a message; empty where none is."""
+    near = get_close_matches(str(word), list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
 def check_word(who: str, option: str, word: str, known: tuple[str, ...]) -> None:
-    if word in known:
-        return
-    near = get_close_matches(str(word), known, n=1, cutoff=0)
-    raise ValueError(
-        f'{who}: {option} is "{word}", expected one of {", ".join(known)}; did you mean "{near[0]}"?'
-    )
+    if word not in known:
+        expected = ", ".join(known)
+        raise ValueError(f'{who}: {option} is "{word}", expected one of {expected}{did_you_mean(word, known)}')

@@ -12,7 +12,7 @@ from torch import Tensor
 class Sight(NamedTuple):
     """What limits a query's view, and the dropout of its weights."""
 
-    live: Tensor | None = None  #: ``[batch, keys]``, false where a key is padding; None: none is
+    real: Tensor | None = None  #: ``[batch, keys]``, false where a key is padding; None: none is
     causal: bool = False  #: a query sees the keys up to its own; the queries are those of the last keys
     dropout: float = 0.0  #: of the attention weights
 
@@ -24,21 +24,21 @@ def seen_keys(sight: Sight, queries: int, keys: int, device: torch.device) -> Te
     query sees itself, and in a row without any real key all keys are seen.
     """
     past = None
-    if sight.causal and (queries > 1 or sight.live is not None):
+    if sight.causal and (queries > 1 or sight.real is not None):
         past = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-    if sight.live is None:
+    if sight.real is None:
         return None if past is None else past.unsqueeze(0)
-    live = sight.live.unsqueeze(1)
+    real = sight.real.unsqueeze(1)
     if past is not None:
-        return live & past | past.triu(keys - queries)
-    return live | ~live.any(-1, keepdim=True)
+        return real & past | past.triu(keys - queries)
+    return real | ~real.any(-1, keepdim=True)
 
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
     """``softmax(q k^T / sqrt(head features)) v`` over what is seen: q ``[batch, heads, queries, head features]``, k and
     v ``[batch, heads, keys, head features]``."""
     queries, keys = q.shape[2], k.shape[2]
-    whole = queries == keys and sight.live is None  # for which PyTorch knows causality by itself
+    whole = queries == keys and sight.real is None  # for which PyTorch knows causality by itself
     seen = None if sight.causal and whole else seen_keys(sight, queries, keys, q.device)
     mask = None if seen is None else seen.unsqueeze(1)
     return F.scaled_dot_product_attention(q, k, v, mask, sight.dropout, sight.causal and whole)

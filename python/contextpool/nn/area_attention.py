@@ -34,9 +34,9 @@ def area_means(x: Tensor, width: int, fresh: int) -> Tensor:
 
 def area_attention(q: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
     """q ``[batch, heads, queries, n]``; keys and values of all areas, ``[batch, tokens, width, heads, n]``. Of
-    ``sight``, live is ``[batch, tokens]``, and the queries are those of the last tokens where it is causal."""
+    ``sight``, real is ``[batch, tokens]``, and the queries are those of the last tokens where it is causal."""
     queries, tokens, width = q.shape[2], keys.shape[1], keys.shape[2]
-    mask = _existing(sight.live, tokens, width, q.device).unsqueeze(1)  # [B, 1, N, W]
+    mask = _existing(sight.real, tokens, width, q.device).unsqueeze(1)  # [B, 1, N, W]
     seen = seen_keys(sight, queries, tokens, q.device)  # [B, M, N]
     if seen is not None:
         # seen says who sees a single token, those of padding that must see something included.
@@ -52,10 +52,10 @@ def _later(x: Tensor, by: int) -> Tensor:
     return F.pad(x[:, :kept], (*(0, 0) * (x.dim() - 2), x.shape[1] - kept, 0))
 
 
-def _existing(live: Tensor | None, tokens: int, width: int, device: torch.device) -> Tensor:
+def _existing(real: Tensor | None, tokens: int, width: int, device: torch.device) -> Tensor:
     """``[batch or 1, tokens, width]``: whether the area with this last token and width lies in the row and on real
     tokens only."""
-    real = torch.ones(1, tokens, dtype=torch.bool, device=device) if live is None else live
+    real = torch.ones(1, tokens, dtype=torch.bool, device=device) if real is None else real
     widths = [real]
     for w in range(1, width):
         widths.append(widths[-1] & _later(real, w))

@@ -130,10 +130,10 @@ class Attention(nn.Module):
         mix: MixProjections | None = None,
     ) -> Tensor:
         """x [batch, tokens, features]; mask [batch, tokens], true where a token is real (key_padding_mask: where it is
-        not): the others are seen by no one, whatever they hold. mix: what becomes of the joined projections [batch,
+        not): no token sees the others, whatever they contain. mix: what becomes of the joined projections [batch,
         tokens, 3 features] before they are turned."""
         real = real_tokens("Attention", x.shape[:2], x.device, None, mask, key_padding_mask)
-        # A weight of 0 times a value that is no number would be no number.
+        # A weight of 0 times NaN would be NaN.
         q, k, v = self._project(x if real is None else x.masked_fill(~real.unsqueeze(-1), 0), rotation, mix)
         if self.reach.kind == "area":
             width, tokens = self.reach.area_width, x.shape[1]
@@ -190,11 +190,11 @@ class Attention(nn.Module):
         q, k = rotate(qkv[:, :, :2], rotation).unbind(2)
         return q.transpose(1, 2), k.transpose(1, 2), qkv[:, :, 2].transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None) -> Tensor:
-        """The queries are those of the last tokens among the keys'; live [batch, keys]: false where a key is
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
+        """The queries are those of the last tokens among the keys'; real [batch, keys]: false where a key is
         padding."""
         kind, dropout = self.reach.kind, self.dropout if self.training else 0.0
-        sight = Sight(live, self.causal, dropout)
+        sight = Sight(real, self.causal, dropout)
         if kind == "full":
             y = full_attention(q, k, v, sight)
         elif kind == "area":
@@ -203,11 +203,11 @@ class Attention(nn.Module):
             y = self.local.attend(q, k, v, sight)
         else:
             see = self._see_windows if kind == "window" else self._see_spans
-            y = see(q, k, v, live, dropout)
+            y = see(q, k, v, real, dropout)
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return out
 
-    def _see_windows(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
+    def _see_windows(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, dropout: float) -> Tensor:
         """Runs of tokens with the same window, and in each the heads with the same dilation."""
         r, end = self.reach, k.shape[2]
         begin = at = end - q.shape[2]
@@ -221,7 +221,7 @@ class Attention(nn.Module):
                     q[:, some, at - begin : stop - begin],
                     k[:, some, :stop],
                     v[:, some, :stop],
-                    None if live is None else live[:, :stop],
+                    None if real is None else real[:, :stop],
                     r.window << doublings,
                     stride,
                     dropout=dropout,
@@ -233,7 +233,7 @@ class Attention(nn.Module):
             at = stop
         return torch.cat(runs, 2)
 
-    def _see_spans(self, q: Tensor, k: Tensor, v: Tensor, live: Tensor | None, dropout: float) -> Tensor:
+    def _see_spans(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, dropout: float) -> Tensor:
         """Each head by itself: it costs what its own span asks for, and most spans stay short."""
         assert self.span is not None
         limit = self.reach.span_limit
@@ -242,7 +242,7 @@ class Attention(nn.Module):
         seen = []
         for h, tokens in enumerate(spans.tolist()):
             head, window = slice(h, h + 1), min(limit, math.ceil(tokens) + SPAN_RAMP)
-            seen.append(banded_attention(q[:, head], k[:, head], v[:, head], live, window, 1, spans[h], dropout))
+            seen.append(banded_attention(q[:, head], k[:, head], v[:, head], real, window, 1, spans[h], dropout))
         return torch.cat(seen, 1)
 
     def extra_repr(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,11 +15,13 @@ from ._mixer import Mixer, MixerCache, MixerOptions, without_padding
 from ._options import check_word
 from ._padding import Lengths, real_tokens
 from .attention import _WHOLE_ROW, Attention, AttentionCache, Reach
-from .context_pool import ContextPool1d
+from .context_pool import ContextPool1d, Windows
 from .depthwise import Depthwise
 from .mixer import make_mixer, mixer_kinds, parse_places
 
 PLACES = "ABOCDE"  #: the places of a block, in the order in which a token passes them
+#: the names of single places
+PLACEMENTS = {"after_attention": "O", "after_block": "E", "before_attention": "A"}
 MixerKind = Literal["none", "context_pool", "depthwise", "canon", "dynamic"]
 Activation = Literal["gelu", "relu"]
 Placement = Literal["after_attention", "after_block", "before_attention"]
@@ -175,12 +177,11 @@ class TransformerBlock(nn.Module):
     ) -> None:
         super().__init__()
         check_word("TransformerBlock", "mixer", mixer, mixer_kinds())
-        places = {"before_attention": "A", "after_attention": "O", "after_block": "E"}
-        check_word("TransformerBlock", "placement", placement, tuple(places))
+        check_word("TransformerBlock", "placement", placement, tuple(PLACEMENTS))
         if feedforward <= 0:
             raise ValueError(f"TransformerBlock: feedforward must be positive, but is {feedforward}")
         #: the kind of mixer in each place that has one
-        self.places = {places[placement]: str(mixer)} if mixer != "none" else {}
+        self.places = {PLACEMENTS[placement]: str(mixer)} if mixer != "none" else {}
         if mix.places:
             self.places = parse_places("TransformerBlock", mix.places, PLACES)
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -247,6 +248,29 @@ class TransformerBlock(nn.Module):
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
 
+    def forward_with_windows(
+        self,
+        x: Tensor,
+        rotation: Tensor | None = None,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Windows | None]:
+        """:meth:`forward`, and what the first ContextPool predicted; None where there is none."""
+        real = self._real(x, lengths, mask, key_padding_mask)
+        found: list[Windows] = []
+
+        def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
+            y, windows = mixer.forward_with_windows(value, mask=real, context=context)
+            found.extend([] if windows is None else [windows])
+            return y
+
+        def attend(value: Tensor, projections: Callable[[Tensor], Tensor] | None) -> Tensor:
+            return self.attention(value, rotation, real, mix=projections)
+
+        y = self._run(without_padding(x, real, 1), attend, mix)
+        return y, found[0] if found else None
+
     def _forward(self, x: Tensor, rotation: Tensor | None, real: Tensor | None, between: Between | None = None) -> Tensor:
         def mix(mixer: Mixer, place: str, value: Tensor, context: Tensor | None) -> Tensor:
             return mixer(value, mask=real, context=context)
@@ -303,11 +327,20 @@ class TransformerBlock(nn.Module):
         if between is not None:
             middle = between(middle)
         g = at("C", self.norm2(middle))
-        fed = self.feedforward(g, (lambda up: at("D", up, g)) if "D" in self.places else None)
-        return at("E", middle + self.dropout(fed))
+        feedforward = self.feedforward(g, (lambda up: at("D", up, g)) if "D" in self.places else None)
+        return at("E", middle + self.dropout(feedforward))
 
     def extra_repr(self) -> str:
         return f"places={self.places}"
+
+
+def windows_of_blocks(blocks: Iterable[TransformerBlock], x: Tensor, rotation: Tensor | None) -> list[Windows]:
+    """What the first ContextPool of each block predicts where x passes all of them; of blocks with one only."""
+    found = []
+    for block in blocks:
+        x, windows = block.forward_with_windows(x, rotation)
+        found += [] if windows is None else [windows]
+    return found
 
 
 def _shared(kind: str, taps: int, mix: MixOptions) -> tuple[int, str]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ._mixer import Mixer, MixerCache
-from ._options import Locality, Options, Predictor, SizeNorm, Weights
+from ._option_table import Locality, Predictor, SizeNorm, Weights
+from ._options import Options
 from ._padding import Lengths, real_tokens
 from ._pooling import Prediction, at_targets, log_weights, pool_map, pool_row, predicted_sizes
 from ._predictor import Predictor as _Predictor
@@ -120,35 +121,38 @@ class ContextPool1d(_ContextPool):
     ``g_ij = exp(-(i - j)**2 / (2 sigma_i**2))``, ``sigma_i = ratio * n * s_i`` and ``(l, s)`` predicted from ``x``.
 
     Args:
-        features: D of ``x [B, N, D]``.
-        predictor: "conv" (two convolutions along the row), "mlp" (each token by itself), or "attention", another name
-            of weights "nonlocal".
-        weights: "softmax": ``exp(l_j)``, normalised over the window. "unnormalized": as predicted, of any sign,
-            ``y_i = sum_j w_j g_ij x_j / sum_j g_ij``. "uniform": all alike. "nonlocal": ``exp(theta(x_i)^T phi(x_j))``,
-            quadratic in N.
-        locality: the window ``g_ij``. "gaussian"; "none": 1; "fixed_window": 1 for ``|i - j| <= window``;
-            "adaptive_window": ``clamp(1 + (R_i - |i - j|) / 2, 0, 1)`` with the predicted sizes for ``R_i``;
-            "random_sparse": 1 for the token itself and 8 fixed random places.
-        size_norm: how sizes come to lie in [0, 1]. "sigmoid"; "softmax" over the tokens of the row; "channels":
-            softmax over the weight and the size of a token.
-        ratio: r, the largest size as a share of the length.
-        reference_length: n; 0 takes each row's own length, without padding.
-        usual_length: the length at which initial_sigma holds where size_range and reference_length are 0.
-        initial_sigma: the size at initialisation, in tokens. See :meth:`reset_sizes`.
-        size_range: how far a token's size may lie from the learnt one, as a difference of logarithms (2: a seventh to
-            seven times). 0: any size up to r n, the paper's form.
-        size_floor: the smallest size where size_range is not 0, as a share of initial_sigma.
+        features: D of x ``[B, N, D]``, C of x ``[B, C, H, W]``.
+        predictor: what predicts weights and sizes. "conv": two convolutions along the row or over the map. "mlp": each
+            token by itself. "attention": another name of weights ``nonlocal``.
+        weights: how much a token counts in any average. "softmax": ``exp(l_j)``, normalised over the window.
+            "unnormalized": as predicted, of any sign: ``y_i = sum_j w_j g_ij x_j / sum_j g_ij``. "uniform": all alike.
+            "nonlocal": ``exp(theta(x_i)^T phi(x_j))``, time and memory being quadratic in the length.
+        locality: the window ``g_ij``, with t = |i - j|. "gaussian": ``exp(-t^2 / (2 sigma_i^2))``. "none": 1.
+            "fixed_window": 1 for ``t <= window``, else 0. "adaptive_window": ``clamp(1 + (R_i - t) / 2, 0, 1)``, the
+            predicted sizes being ``R_i``. "random_sparse": 1 for the token itself and for 8 places drawn once from
+            (``seed``, ``layer``, i, k), else 0.
+        size_norm: how sizes come to lie in [0, 1]. "sigmoid": each by itself. "softmax": softmax over the tokens of the
+            row, so not causal. "channels": softmax over the weight and the size of a token.
+        ratio: r: the largest size, as a share of the length n.
+        reference_length: n; 0: each row's own length without padding, on maps half of height + width.
+        usual_length: the length at which ``initial_sigma`` holds where ``size_range`` and ``reference_length`` are 0.
+        initial_sigma: the size at initialisation, in tokens or pixels.
+        size_range: how far sizes may lie from the learnt one, as a difference of logarithms; 0: any up to r n, as in
+            the paper.
+        size_floor: the smallest size where ``size_range`` is not 0, as a share of ``initial_sigma``.
         hidden: channels between the predictor's two layers.
-        kernel: taps of the predictor's convolutions, odd unless causal.
-        groups: G slices of the features, each with its own weights and sizes.
-        causal: nothing that comes after a token reaches it. Needs reference_length.
-        window: R of "fixed_window".
-        seed, layer: what the places of "random_sparse" are drawn from.
+        kernel: taps of the predictor's convolutions, on maps their side; odd unless causal.
+        groups: slices of the features, each with its own weights and sizes.
+        causal: nothing that comes after a token reaches it; needs ``reference_length``.
+        window: of ``fixed_window``: how far it reaches, in tokens or pixels.
+        seed: of ``random_sparse``: what its places are drawn from.
+        layer: of ``random_sparse``: the layer's number, so that layers look at different places.
         device, dtype: of the parameters, as for torch's own modules.
 
     Shapes: ``x [B, N, D] -> y [B, N, D]``.
     """
 
+    # Written by scripts/option_tables.py: rows
     def __init__(
         self,
         features: int,
@@ -174,9 +178,13 @@ class ContextPool1d(_ContextPool):
         dtype: torch.dtype | None = None,
     ) -> None:
         options = Options(
-            "ContextPool1d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, size_range, size_floor, hidden, kernel, groups, causal, window, seed, layer,
-        )  # fmt: skip
+            who="ContextPool1d",
+            features=features, predictor=predictor, weights=weights, locality=locality, size_norm=size_norm,
+            ratio=ratio, reference_length=reference_length, usual_length=usual_length, initial_sigma=initial_sigma,
+            size_range=size_range, size_floor=size_floor, hidden=hidden, kernel=kernel, groups=groups, causal=causal,
+            window=window, seed=seed, layer=layer,
+        )
+        # option_tables.py: end
         super().__init__(options, 1, device, dtype)
 
     @overload
@@ -349,11 +357,11 @@ class ContextPool2d(_ContextPool):
     Shapes: ``x [B, C, H, W] -> y [B, C, ceil(H / stride[0]), ceil(W / stride[1])]``.
     """
 
+    # Written by scripts/option_tables.py: maps
     def __init__(
         self,
         features: int,
         *,
-        stride: int | tuple[int, int] = 1,
         predictor: Predictor = "conv",
         weights: Weights = "softmax",
         locality: Locality = "gaussian",
@@ -370,13 +378,18 @@ class ContextPool2d(_ContextPool):
         window: float = 4.0,
         seed: int = 0,
         layer: int = 0,
+        stride: int | tuple[int, int] = 1,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         options = Options(
-            "ContextPool2d", features, predictor, weights, locality, size_norm, ratio, reference_length, usual_length,
-            initial_sigma, size_range, size_floor, hidden, kernel, groups, False, window, seed, layer,
-        )  # fmt: skip
+            who="ContextPool2d",
+            features=features, predictor=predictor, weights=weights, locality=locality, size_norm=size_norm,
+            ratio=ratio, reference_length=reference_length, usual_length=usual_length, initial_sigma=initial_sigma,
+            size_range=size_range, size_floor=size_floor, hidden=hidden, kernel=kernel, groups=groups, causal=False,
+            window=window, seed=seed, layer=layer,
+        )
+        # option_tables.py: end
         super().__init__(options, 2, device, dtype)
         self.stride = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
         if min(self.stride) < 1:

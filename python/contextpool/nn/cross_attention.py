@@ -23,8 +23,8 @@ class CrossMemory:
     Several rows of tokens can share one row of it (:meth:`repeat`), as the hypotheses of a beam do: it is kept once.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, live: Tensor | None) -> None:
-        self.keys, self.values, self.live, self.shared = keys, values, live, 1
+    def __init__(self, keys: Tensor, values: Tensor, real: Tensor | None) -> None:
+        self.keys, self.values, self.real, self.shared = keys, values, real, 1
 
     @property
     def rows(self) -> int:
@@ -49,7 +49,7 @@ class CrossMemory:
         it."""
         chosen = _numbers(rows)
         self.keys, self.values = self.keys.index_select(0, chosen), self.values.index_select(0, chosen)
-        self.live = None if self.live is None else self.live.index_select(0, chosen)
+        self.real = None if self.real is None else self.real.index_select(0, chosen)
 
     def copy(self) -> CrossMemory:
         """One that can be changed by itself."""
@@ -111,14 +111,14 @@ class CrossAttention(nn.Module):
                 f"CrossAttention: memory must be [batch, tokens, {self.features}] with at least one token, but is "
                 f"{list(memory.shape)}"
             )
-        live = real_tokens("CrossAttention", memory.shape[:2], memory.device, lengths, mask, key_padding_mask)
+        real = real_tokens("CrossAttention", memory.shape[:2], memory.device, lengths, mask, key_padding_mask)
         # A weight of 0 times a NaN would be a NaN.
-        clean = memory if live is None else memory.masked_fill(~live.unsqueeze(-1), 0)
+        clean = memory if real is None else memory.masked_fill(~real.unsqueeze(-1), 0)
         keys, values = torch.unflatten(self.kv(clean), -1, (2, self.heads, -1)).unbind(2)
         if self.kind == "area":
             tokens = memory.shape[1]
             keys, values = area_means(keys, self.area_width, tokens), area_sums(values, self.area_width, tokens)
-        return CrossMemory(keys, values, live)
+        return CrossMemory(keys, values, real)
 
     def forward(self, x: Tensor, memory: CrossMemory) -> Tensor:
         """x ``[rows, tokens, features]``, a row for each of the memory's."""
@@ -132,7 +132,7 @@ class CrossAttention(nn.Module):
         # Rows that share a row of the memory are to it what more queries of one row are.
         own, head = memory.keys.shape[0], self.features // self.heads
         q = self.q(x).view(own, memory.shared * x.shape[1], self.heads, head).transpose(1, 2)
-        sight = Sight(memory.live, False, self.dropout if self.training else 0.0)
+        sight = Sight(memory.real, False, self.dropout if self.training else 0.0)
         if self.kind == "area":
             y = area_attention(q, memory.keys, memory.values, sight)
         else:

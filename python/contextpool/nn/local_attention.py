@@ -52,11 +52,11 @@ class LocalWindows(nn.Module):
     def forward(self, q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """P and D ``[batch, heads, queries, 1]`` of q ``[batch, heads, queries, head features]``; keys: I of each
         query, ``[batch or 1, 1, queries or 1, 1]``."""
-        wide = torch.promote_types(q.dtype, torch.float32)  # half types could not tell neighbours apart
-        hidden = torch.matmul(q, self.weight.transpose(1, 2)).tanh().to(wide)
+        float_type = torch.promote_types(q.dtype, torch.float32)  # half types could not tell neighbours apart
+        hidden = torch.matmul(q, self.weight.transpose(1, 2)).tanh().to(float_type)
 
         def share(u: Tensor) -> Tensor:
-            return (hidden * u.to(wide).unsqueeze(1)).sum(-1, keepdim=True).sigmoid()
+            return (hidden * u.to(float_type).unsqueeze(1)).sum(-1, keepdim=True).sigmoid()
 
         return keys * share(self.centre), (keys * share(self.width)).clamp_min(_LEAST_WIDTH)
 
@@ -75,13 +75,13 @@ class LocalWindows(nn.Module):
     @staticmethod
     def _places(sight: Sight, queries: int, keys: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Where the keys stand, ``[batch or 1, 1, 1, keys]``, and I, ``[batch or 1, 1, queries or 1, 1]``."""
-        wide = torch.promote_types(q.dtype, torch.float32)
-        if sight.live is None:
-            at = torch.arange(keys, device=q.device, dtype=wide).unsqueeze(0)
-            count = torch.full((1, 1), keys, device=q.device, dtype=wide)
+        float_type = torch.promote_types(q.dtype, torch.float32)
+        if sight.real is None:
+            at = torch.arange(keys, device=q.device, dtype=float_type).unsqueeze(0)
+            count = torch.full((1, 1), keys, device=q.device, dtype=float_type)
         else:
-            at = positions_of(sight.live).to(wide)
-            count = sight.live.sum(1, keepdim=True).to(wide).clamp_min(1)
+            at = positions_of(sight.real).to(float_type)
+            count = sight.real.sum(1, keepdim=True).to(float_type).clamp_min(1)
         if sight.causal:
             count = at[:, keys - queries :] + 1
         return at[:, None, None, :], count[:, None, :, None]

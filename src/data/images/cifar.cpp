@@ -68,7 +68,7 @@ fs::path folder_with(const fs::path& folder, const Layout& layout) {
 LabelledBytes parse_cifar(std::span<const std::byte> bytes, std::int64_t classes, const std::string& name) {
   const std::size_t head = classes == 10 ? 1 : 2, record = head + kCifarBytes;
   if (bytes.empty() || bytes.size() % record != 0)
-    throw io::Error(io::text(name, ": has ", bytes.size(), " bytes, which is no number of records of ", record,
+    throw io::Error(io::text(name, ": has ", bytes.size(), " bytes, which is not a whole number of records of ", record,
                              " (record ", bytes.size() / record, " is cut short)"));
   const auto count = bytes.size() / record;
   LabelledBytes all;

@@ -56,7 +56,7 @@ std::unique_ptr<ImageDecoder::Source> open_any(std::span<const std::byte> bytes,
   refuse(bytes);
 }
 
-// Pixel (x, y) of the picture shown is pixel (sx, sy) of the one stored: x and y change places (EXIF's 5 ... 8), then
+// Pixel (x, y) of the picture upright is pixel (sx, sy) of the one stored: x and y change places (EXIF's 5 ... 8), then
 // sx counts from the right (2, 3, 7, 8), then sy from below (3, 4, 6, 7).
 struct Turn {
   explicit Turn(int orientation)
@@ -68,14 +68,14 @@ struct Turn {
 
   bool none() const { return !swapped && !from_right && !from_below; }
 
-  Box stored(const Box& shown, std::int64_t width, std::int64_t height) const {  // of the stored picture
-    Box box = swapped ? Box{shown.top, shown.left, shown.height, shown.width} : shown;
+  Box stored(const Box& upright, std::int64_t width, std::int64_t height) const {  // of the stored picture
+    Box box = swapped ? Box{upright.top, upright.left, upright.height, upright.width} : upright;
     if (from_right) box.left = width - box.left - box.width;
     if (from_below) box.top = height - box.top - box.height;
     return box;
   }
 
-  Image shown(Image stored) const {
+  Image upright(Image stored) const {
     if (none()) return stored;
     const auto width = swapped ? stored.height() : stored.width(), height = swapped ? stored.width() : stored.height();
     Image image(width, height);
@@ -153,7 +153,7 @@ Image ImageDecoder::decode(const Box& crop) {
   check_inside(crop, info_.width, info_.height);
   const auto source = taken(source_);
   const Turn turn(info_.orientation);
-  return turn.shown(source->read(turn.stored(crop, source->width, source->height), 1));
+  return turn.upright(source->read(turn.stored(crop, source->width, source->height), 1));
 }
 
 ImageDecoder::Region ImageDecoder::decode_region(const Box& crop, std::int64_t width, std::int64_t height) {
@@ -182,7 +182,7 @@ ImageDecoder::Region ImageDecoder::decode_region(const Box& crop, std::int64_t w
   if (turn.from_right) x.from = x.all - x.from - x.length;
   if (turn.from_below) y.from = y.all - y.from - y.length;
   if (turn.swapped) std::swap(x, y);
-  return {turn.shown(source->read(box, n)), x.from, y.from, x.from + x.length, y.from + y.length};
+  return {turn.upright(source->read(box, n)), x.from, y.from, x.from + x.length, y.from + y.length};
 }
 
 Image decode(std::span<const std::byte> bytes, const ImageLimits& limits) {

@@ -1,5 +1,5 @@
 // JPEG by libjpeg-turbo. Its errors come by longjmp, which runs no destructors: what is called under `guarded` has none
-// to run. Warnings about damaged data are errors too, as the library would go on and paint the rest grey.
+// to run. Warnings about damaged data are errors too, as the library would continue and paint the rest grey.
 #include <cstdio>
 #include <cstring>
 #include <vector>

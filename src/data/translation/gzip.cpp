@@ -11,9 +11,9 @@
 namespace contextpool::data {
 namespace {
 
-constexpr int kGzipOnly = 15 + 16;                     // the largest window, and zlib's sign for gzip's header
-constexpr std::size_t kBlock = std::size_t{1} << 18U;  // bytes at a time
-constexpr std::size_t kMost = std::size_t{64} << 30U;  // a larger text cannot be meant to be held in memory
+constexpr int kGzipOnly = 15 + 16;                         // the largest window, and zlib's sign for gzip's header
+constexpr std::size_t kBlock = std::size_t{1} << 18U;      // bytes at a time
+constexpr std::size_t kMaxBytes = std::size_t{64} << 30U;  // a larger text cannot be meant to be held in memory
 
 struct EndInflate {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
@@ -38,7 +38,7 @@ std::size_t inflate_member(std::string_view bytes, std::string& text, const std:
       require(state == Z_OK || state == Z_STREAM_END || state == Z_BUF_ERROR, path, ": is a damaged gzip file (",
               stream.msg == nullptr ? "unknown" : stream.msg, ")");
       text.append(block->data(), kBlock - stream.avail_out);
-      require(text.size() <= kMost, path, ": holds more than ", kMost, " bytes of text");
+      require(text.size() <= kMaxBytes, path, ": holds more than ", kMaxBytes, " bytes of text");
     } while (stream.avail_out == 0 && state != Z_STREAM_END);
     taken += part - stream.avail_in;
     require(state == Z_STREAM_END || taken < bytes.size(), path,

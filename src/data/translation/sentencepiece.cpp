@@ -15,9 +15,9 @@ namespace {
 std::string reason(const sentencepiece::util::Status& status) {
   const std::string text = status.ToString();
   const auto at = text.rfind("] ");
-  auto said = at == std::string::npos ? text : text.substr(at + 2);
-  std::replace(said.begin(), said.end(), '\n', ' ');
-  return said.empty() ? "no reason given" : said;
+  auto message = at == std::string::npos ? text : text.substr(at + 2);
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message.empty() ? "no reason given" : message;
 }
 
 void require(const sentencepiece::util::Status& status, const std::string& name, const char* what) {
