@@ -3,9 +3,9 @@
     python bench/loader.py [PHOTOS] [--seconds 3] [--threads 1 2] [--files 100]
 
 PHOTOS is a folder of photographs (without it, patterns are drawn); JPEGs of about 500 x 375 at quality 95 are made of them
-in a temporary folder. In each round Pillow decodes, Pillow decodes, crops and resizes, and then ours does all of it, from
-files in the page cache. The table has the median round: pictures a second, and a second of processor time, which on a busy
-machine is what one core would do alone. Needs the build tree (contextpool_images_tool) and Pillow.
+in a temporary folder. In each round Pillow decodes, Pillow decodes, crops and resizes, and then ours (`contextpool bench loader`, which makes the
+batches of a training) does all of it, from files in the page cache. The table has the median round: pictures a second,
+and a second of processor time, which on a busy machine is what one core would do alone. Needs the build tree and Pillow.
 """
 
 import argparse
@@ -32,9 +32,15 @@ def draw(k: int) -> Image.Image:
 
 def make_files(folder: Path, photos: Path | None, count: int) -> int:
     """Different parts of the photographs, ImageNet's mean size; returns the mean number of bytes."""
-    sources = [Image.open(path).convert("RGB") for path in sorted(photos.iterdir())] if photos else [draw(k) for k in range(8)]
+    sources = (
+        [Image.open(path).convert("RGB") for path in sorted(photos.iterdir())]
+        if photos
+        else [draw(k) for k in range(8)]
+    )
     rng = random.Random(1)
-    (folder / "class").mkdir()
+    places = [folder / part / name for part in ("train", "val") for name in ("a", "b")]
+    for place in places:
+        place.mkdir(parents=True)
     total = 0
     for k in range(count):
         source = sources[k % len(sources)]
@@ -42,9 +48,11 @@ def make_files(folder: Path, photos: Path | None, count: int) -> int:
         width, height = int(500 * scale), int(375 * scale)
         left, top = rng.randint(0, source.width - width), rng.randint(0, source.height - height)
         picture = source.resize((500, 375), Image.Resampling.BICUBIC, (left, top, left + width, top + height))
-        path = folder / "class" / f"{k:04}.jpg"
+        path = places[k % 2] / f"{k:04}.jpg"
         picture.save(path, quality=95)
         total += path.stat().st_size
+    for place in places[2:]:
+        (place / "one.jpg").write_bytes((places[0] / "0000.jpg").read_bytes())
     return total // count
 
 
@@ -71,12 +79,15 @@ def pillow(files: list[Path], seconds: float, resize: bool) -> tuple[float, floa
 
 
 def ours(folder: Path, seconds: float, threads: int, augment: bool) -> tuple[float, float]:
-    build = Path(importlib.util.find_spec("contextpool").origin).parents[2]
-    task = f"load {folder} {threads} {seconds} 224 {augment:d}\n"
-    answer = subprocess.run([build / "tests/contextpool_images_tool"], input=task, capture_output=True, text=True).stdout
-    if not answer.startswith("ok "):
-        raise SystemExit(answer)
-    return float(answer.split()[1]), float(answer.split()[2])
+    program = Path(importlib.util.find_spec("contextpool").origin).parents[2] / "bin/contextpool"
+    command = [program, "bench", "loader", "--model", "resnet-50", "--data", folder, "--batch", "64"]
+    command += ["--loaders", str(threads), "--seconds", str(seconds)]
+    command += ["--rand-augment", "rand-m9-mstd0.5-inc1"] if augment else []
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    _, rate, of_processor = done.stdout.splitlines()[-1].strip("| ").split(" | ")
+    return float(rate), float(of_processor)
 
 
 def main() -> None:
@@ -90,15 +101,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = make_files(folder, options.photos, options.files)
-        files = sorted((folder / "class").iterdir())
-        print(f"{options.files} JPEGs of 500 x 375, {size / 1000:.0f} kB each on average; median of {options.rounds} rounds\n{'pictures':>54} {'CPU time':>8}")
+        files = sorted((folder / "train").rglob("*.jpg"))
+        print(
+            f"{options.files} JPEGs of 500 x 375, {size / 1000:.0f} kB each on average; median of {options.rounds} rounds\n{'pictures':>54} {'CPU time':>8}"
+        )
         rates: dict[str, list[tuple[float, float]]] = {}
         for _ in range(options.rounds):
             rates.setdefault("Pillow, decode only", []).append(pillow(files, options.seconds, False))
             rates.setdefault("Pillow, decode, crop, resize", []).append(pillow(files, options.seconds, True))
             for threads in options.threads:
                 for augment in (False, True):
-                    label = f"ours, crop, resize{', RandAugment' if augment else ''}, {threads} thread{'s' * (threads > 1)}"
+                    label = (
+                        f"ours, crop, resize{', RandAugment' if augment else ''}, {threads} thread{'s' * (threads > 1)}"
+                    )
                     rates.setdefault(label, []).append(ours(folder, options.seconds, threads, augment))
         for label, values in rates.items():
             wall, processor = (statistics.median(rate) for rate in zip(*values))

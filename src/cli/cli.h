@@ -44,6 +44,7 @@ int generate(const Arguments& arguments);
 int classify(const Arguments& arguments);
 int translate(const Arguments& arguments);
 int average(const Arguments& arguments);
+int bench(const Arguments& arguments);
 int data(const Arguments& arguments);
 int models(const Arguments& arguments);
 int inspect(const Arguments& arguments);

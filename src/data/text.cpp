@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/words.h"
+#include "contextpool/data/noise.h"
 #include "contextpool/io/crc32c.h"
 
 namespace contextpool::data {
@@ -30,6 +31,13 @@ constexpr std::array<Layout, 4> kLayouts = {{{"bytes", kBytes, 0},
 const Layout& layout_named(const std::string& name) {
   check_word("contextpool", "layout", name, layouts());
   return *std::find_if(kLayouts.begin(), kLayouts.end(), [&](const Layout& l) { return name == l.name; });
+}
+
+// As long as the layout asks, or enough for rows of any length that fits into memory.
+std::int64_t noise_size(const std::string& layout) {
+  constexpr std::int64_t kEnough = std::int64_t{1} << 22;
+  const auto asked = layout_named(layout).size;
+  return asked > 0 ? asked : kEnough;
 }
 
 bool is_letter(char c) { return c == ' ' || (c >= 'a' && c <= 'z'); }
@@ -93,7 +101,8 @@ std::string Alphabet::decode(const at::Tensor& symbols) const {
 Text::Text(const std::string& path, const std::string& layout)
     : path_(path),
       alphabet_(layout_named(layout).vocabulary),
-      bytes_(std::make_shared<const std::string>(io::read_file(path))),
+      bytes_(
+          std::make_shared<const std::string>(path == kNoise ? noise_text(noise_size(layout)) : io::read_file(path))),
       checksum_(io::crc32c(std::as_bytes(std::span(*bytes_)))) {
   const auto size = static_cast<std::int64_t>(bytes_->size());
   TORCH_CHECK_VALUE(size > 0, path, ": is empty; a text file is expected");

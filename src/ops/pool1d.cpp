@@ -87,7 +87,8 @@ TORCH_LIBRARY_FRAGMENT(contextpool, m) {
       "Tensor? kept=None) -> (Tensor, Tensor, Tensor)",
       {at::Tag::pt2_compliant_tag});
   // CUDA only: pool1d, and what its backward can use again.
-  m.def("_pool1d_keep(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> (Tensor, Tensor)");
+  m.def("_pool1d_keep(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> (Tensor, Tensor)",
+        {at::Tag::pt2_compliant_tag});
 }
 
 }  // namespace contextpool

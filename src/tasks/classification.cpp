@@ -190,6 +190,16 @@ class ClassificationKind : public TaskKind {
                              const OptionList& options) const override {
     return std::make_unique<Classification>(*this, family, model, options);
   }
+  OptionList generated_data(OptionList options) const override {
+    options.set("data", std::string(kNoisePictures));
+    options.set("dev_images", std::int64_t{0});
+    options.set("pad", std::int64_t{0});  // which is the network's own step, without augmentation
+    options.set("flip", 0.0);
+    return options;
+  }
+  double flops_per_unit(const models::Family& family, const OptionList& model, std::int64_t /*length*/) const override {
+    return family.cost(model, 0).flops;
+  }
   OptionList eval_options() const override { return classification_eval_options(); }
   void check_eval(const EvalRequest& request) const override { check_classification_eval(request); }
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_classification(request); }

@@ -23,6 +23,7 @@ using torch::Tensor;
 constexpr std::int64_t kMostNotes = 10;      // pictures that are named; the rest are counted
 constexpr std::uint64_t kShuffleKey = 2022;  // of the held-out pictures: the same in every run
 constexpr std::int64_t kShapeTrain = 10'000, kShapeTest = 2'000;
+constexpr std::int64_t kNoiseBytes = std::int64_t{1} << 27, kMostNoise = 4096, kLeastNoise = 512, kNoiseClasses = 1000;
 
 std::uint32_t checksum(const Tensor& tensor) {
   const auto flat = tensor.contiguous();
@@ -198,10 +199,22 @@ class FileImages : public ImageData {
   std::string identity_;
 };
 
+std::unique_ptr<ImageData> noise(const ClassificationOptions& options, std::int64_t side) {
+  const auto count = std::clamp(kNoiseBytes / (data::kColours * side * side), kLeastNoise, kMostNoise);
+  const auto generator = at::detail::createCPUGenerator(/*seed_val=*/1);
+  const Labelled all{torch::randint(0, 256, {count, data::kColours, side, side}, generator, torch::kByte),
+                     torch::randint(0, kNoiseClasses, {count}, generator, torch::kLong)};
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < kNoiseClasses; ++i) names.push_back("class " + std::to_string(i));
+  return std::make_unique<TensorImages>(all, all, std::move(names), options);
+}
+
 std::string format_of(const ClassificationOptions& options) {
-  check_word("contextpool", "format", options.format, {"auto", "cifar10", "cifar100", "folder", "shapes"});
+  check_word("contextpool", "format", options.format,
+             {"auto", "cifar10", "cifar100", "folder", "shapes", kNoisePictures});
   if (options.format != "auto") return options.format;
   if (options.data == "shapes" || fs::path(options.data).filename() == "shapes") return "shapes";
+  if (options.data == kNoisePictures) return kNoisePictures;
   const fs::path folder = options.data;
   if (fs::is_directory(folder / "train")) return "folder";
   for (const auto& place : {folder, folder / "cifar-10-batches-bin"}) {
@@ -239,6 +252,7 @@ void ImageData::note(const std::vector<data::BrokenPicture>& broken) const {
 std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size) {
   const auto format = format_of(options);
   if (format == "folder") return std::make_unique<FileImages>(options.data, options, image_size);
+  if (format == kNoisePictures) return noise(options, image_size);
   TORCH_CHECK_VALUE(image_size == data::kCifarSide, "contextpool: the pictures of ", format, " have ", data::kCifarSide,
                     " x ", data::kCifarSide, " pixels, but the model is for ", image_size, "; give it --image-size ",
                     data::kCifarSide);

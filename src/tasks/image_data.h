@@ -19,6 +19,9 @@ namespace contextpool::tasks {
 enum class ImageSplit { train, dev, test };
 ImageSplit image_split_named(const std::string& name);
 
+// Generated pictures of any size with nothing to see in them: for measuring.
+inline constexpr const char* kNoisePictures = "noise";
+
 // One row of a training batch.
 struct ImageRow {
   std::int64_t epoch, picture;

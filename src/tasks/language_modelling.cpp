@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "contextpool/data/batch.h"
+#include "contextpool/data/noise.h"
 #include "contextpool/eval/windows.h"
 #include "contextpool/models/registry.h"
 #include "contextpool/ops/cross_entropy.h"
@@ -55,6 +56,11 @@ class LanguageModellingKind : public TaskKind {
                              const OptionList& options) const override {
     return std::make_unique<LanguageModelling>(typed<LanguageModelOptions>(model_options),
                                                typed<LanguageModellingOptions>(options));
+  }
+  OptionList generated_data(OptionList options) const override {
+    options.set("data", std::string(data::kNoise));
+    options.set("eval_tokens", std::int64_t{0});
+    return options;
   }
   OptionList eval_options() const override { return language_model_eval_options(); }
   void check_eval(const EvalRequest& request) const override { check_language_model_eval(request); }

@@ -21,6 +21,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using models::TranslatorOptions;
 
+constexpr std::int64_t kNumberPieces = 150, kNumberLength = 64;  // of generated numbers
+constexpr std::int64_t kPairLength = 32;
+
 double size(std::int64_t n) { return static_cast<double>(n); }
 
 template <typename Options>
@@ -61,6 +64,18 @@ class TranslationKind : public TaskKind {
   EvalResult evaluate(const EvalRequest& request) const override { return evaluate_translation(request); }
   std::string looks_at() const override { return "text"; }
   eval::Looking look(const LookRequest& request) const override { return look_at_source(request); }
+  OptionList generated_data(OptionList options) const override {
+    options.set("data", std::string("numbers-de"));
+    options.set("vocabulary_size", kNumberPieces);
+    options.set("max_length", kNumberLength);
+    options.set("eval_sentences", std::int64_t{0});
+    return options;
+  }
+  // Of a target token, in pairs of the length that the model's cost is given for: data have any.
+  double flops_per_unit(const models::Family& family, const OptionList& model_options,
+                        std::int64_t /*length*/) const override {
+    return family.cost(model_options, kPairLength).flops / size(kPairLength);
+  }
 };
 
 // What a vocabulary that is to be made will have; the data say the rest.

@@ -12,14 +12,16 @@ AdamW::AdamW(const std::vector<Trainable>& parameters, OptimizerOptions options)
   t_ = torch::zeros({}, torch::dtype(torch::kFloat).device(parameters.front().parameter.device()));
 }
 
-void AdamW::step(double lr) {
+void AdamW::step_unless(const torch::Tensor& skip, double lr) {
   const torch::NoGradGuard no_grad;
+  const auto found_infinite = skip.defined() ? std::optional(skip) : std::nullopt;
   t_.add_(1);
-  update(true, lr);
-  update(false, lr);
+  update(true, found_infinite, lr);
+  update(false, found_infinite, lr);
+  if (skip.defined()) t_.sub_(skip);
 }
 
-void AdamW::update(bool decays, double lr) {
+void AdamW::update(bool decays, const std::optional<torch::Tensor>& skip, double lr) {
   std::vector<torch::Tensor> p, g, m, v;
   for (const auto& e : entries_) {
     if (!e.of.parameter.grad().defined() || e.of.decays != decays) continue;
@@ -31,7 +33,8 @@ void AdamW::update(bool decays, double lr) {
   if (p.empty()) return;
   const std::vector<torch::Tensor> t(p.size(), t_);
   at::_fused_adamw_(p, g, m, v, /*max_exp_avg_sqs=*/{}, t, lr, options_.beta1, options_.beta2,
-                    decays ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+                    decays ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+                    /*grad_scale=*/{}, skip);
 }
 
 io::NamedTensors AdamW::state() const {

@@ -11,23 +11,32 @@ constexpr double kStart = 10;  // of the ramp of d
 
 Average::Average(const io::NamedTensors& model, double decay) : model_(model), decay_(decay) {
   TORCH_CHECK_VALUE(decay > 0 && decay < 1, "contextpool: the average's decay is ", decay, ", expected 0 < decay < 1");
+  TORCH_CHECK_VALUE(!model_.empty(), "contextpool: an average of nothing");
   for (const auto& [name, p] : model_) average_.emplace_back(name, p.detach().clone());
+  t_ = torch::zeros({}, torch::dtype(torch::kDouble).device(model_.front().second.device()));
 }
 
-void Average::update(std::int64_t t) {
+void Average::update(const torch::Tensor& skip) {
   const torch::NoGradGuard no_grad;
-  const auto n = static_cast<double>(t);
-  const auto d = std::min(decay_, (1 + n) / (kStart + n));
+  auto share = 1 - ((t_ + 1) / (t_ + kStart)).clamp_max(decay_);  // 1 - d
+  if (skip.defined()) share = share * (1 - skip);
+  t_ += skip.defined() ? 1 - skip : torch::ones_like(t_);
   std::vector<torch::Tensor> average, now;
   for (std::size_t i = 0; i < model_.size(); ++i) {
     if (!model_[i].second.is_floating_point()) {
-      average_[i].second.copy_(model_[i].second);
+      auto& count = average_[i].second;
+      count.copy_(skip.defined() ? torch::where(skip > 0, count, model_[i].second) : model_[i].second);
       continue;
     }
     average.push_back(average_[i].second);
     now.push_back(model_[i].second);
   }
-  at::_foreach_lerp_(average, now, 1 - d);
+  std::vector<torch::Tensor> shares;
+  for (const auto& a : average) {
+    share = share.to(a.scalar_type());  // at most once: all are float32
+    shares.push_back(share);
+  }
+  at::_foreach_lerp_(average, now, shares);
 }
 
 AverageInPlace::AverageInPlace(Average& average) : average_(average) {

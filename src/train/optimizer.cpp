@@ -56,10 +56,10 @@ torch::Tensor gradient_norm(const std::vector<Trainable>& parameters) {
   return torch::stack(at::_foreach_norm(gradients(parameters))).norm();
 }
 
-void scale_gradients(const std::vector<Trainable>& parameters, double factor) {
+void scale_gradients(const std::vector<Trainable>& parameters, const torch::Tensor& factor) {
   const torch::NoGradGuard no_grad;
   const auto all = gradients(parameters);
-  at::_foreach_mul_(all, factor);
+  at::_foreach_mul_(all, factor.to(all.front().scalar_type()));
 }
 
 }  // namespace contextpool::train

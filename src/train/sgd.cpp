@@ -10,15 +10,17 @@ Sgd::Sgd(const std::vector<Trainable>& parameters, OptimizerOptions options) : o
   }
 }
 
-void Sgd::step(double lr) {
+void Sgd::step_unless(const torch::Tensor& skip, double lr) {
   const torch::NoGradGuard no_grad;
+  const auto skips = skip.defined() ? skip > 0 : torch::Tensor();
   std::vector<torch::Tensor> p, g, b;
   for (const auto& e : entries_) {
     if (!e.of.parameter.grad().defined()) continue;
     p.push_back(e.of.parameter);
-    // A new tensor where the gradient changes: those of the parameters are left as they are.
+    // New tensors where gradients change: those of the parameters are left as they are.
     const bool decays = e.of.decays && options_.weight_decay > 0;
     g.push_back(decays ? e.of.parameter.grad().add(e.of.parameter, options_.weight_decay) : e.of.parameter.grad());
+    if (skip.defined()) g.back() = torch::where(skips, 0, g.back());  // NaN times 0 would be NaN
     if (e.b.defined()) b.push_back(e.b);
   }
   if (p.empty()) return;
@@ -26,13 +28,20 @@ void Sgd::step(double lr) {
     at::_foreach_add_(p, g, -lr);
     return;
   }
-  at::_foreach_mul_(b, options_.momentum);
+  if (skip.defined()) {
+    const auto momentum =
+        torch::where(skips, 1, torch::full({}, options_.momentum, skip.options().dtype(torch::kDouble)));
+    at::_foreach_mul_(b, momentum.to(b.front().scalar_type()));
+  } else {
+    at::_foreach_mul_(b, options_.momentum);
+  }
   at::_foreach_add_(b, g);
+  const auto moves = skip.defined() ? at::_foreach_mul(b, skips.logical_not().to(b.front().scalar_type())) : b;
   if (options_.nesterov) {
     at::_foreach_add_(p, g, -lr);
-    at::_foreach_add_(p, b, -lr * options_.momentum);
+    at::_foreach_add_(p, moves, -lr * options_.momentum);
   } else {
-    at::_foreach_add_(p, b, -lr);
+    at::_foreach_add_(p, moves, -lr);
   }
 }
 

@@ -57,9 +57,9 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<Trainable>& parameters, con
   mine_ = make_optimizer(mine, options);
 }
 
-void ShardedOptimizer::step(double lr) {
+void ShardedOptimizer::step_unless(const torch::Tensor& skip, double lr) {
   const torch::NoGradGuard no_grad;
-  mine_->step(lr);
+  mine_->step_unless(skip, lr);
   // One message for each owner: its parameters in a row.
   for (int owner = 0; owner < processes_.size(); ++owner) {
     std::vector<torch::Tensor> its, rows;

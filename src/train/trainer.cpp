@@ -7,13 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "contextpool/data/random.h"
 #include "contextpool/io/crc32c.h"
 #include "contextpool/models/model_file.h"
 #include "contextpool/runtime/device.h"
 #include "contextpool/tasks/registry.h"
 #include "contextpool/train/memory.h"
-#include "contextpool/train/sharded.h"
 #include "train/log.h"
 
 namespace contextpool::train {
@@ -22,11 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
-constexpr double kOldSpeed = 0.9;      // share of the earlier steps in the speed that is shown
-constexpr std::int64_t kAhead = 2;     // steps whose batches are made before they are needed, for each loader
-constexpr double kMinute = 60;         // seconds
-constexpr double kFirstMinutes = 1;    // until the first checkpoint by the clock
+constexpr double kOldSpeed = 0.9;    // share of the earlier steps in the speed that is shown
+constexpr std::int64_t kAhead = 2;   // steps whose batches are made before they are needed, for each loader
+constexpr std::int64_t kBehind = 2;  // steps that a GPU may be given before the first of them is done
+constexpr double kMinute = 60;       // seconds
+constexpr double kFirstMinutes = 1;  // until the first checkpoint by the clock
 
 TrainOptions checked(TrainOptions options) {
   validate(options);
@@ -59,14 +57,6 @@ void build(tasks::Task& task, const TrainOptions& options, torch::Device device)
   task.build(device);
 }
 
-std::vector<Trainable> parameters_of(const tasks::Task& task) {
-  std::vector<Trainable> all;
-  for (const auto& p : task.model()->named_parameters()) {
-    if (p.value().requires_grad()) all.push_back({p.key(), p.value(), task.family().decays(p.key(), p.value())});
-  }
-  return all;
-}
-
 // The folder appears with its config in it: however early a run is killed, it can be resumed, or there is none.
 void make_run_folder(const fs::path& folder, const std::string& config) {
   TORCH_CHECK_VALUE(
@@ -86,18 +76,6 @@ void make_run_folder(const fs::path& folder, const std::string& config) {
     throw;
   }
   io::sync_folder(path.parent_path());
-}
-
-std::vector<torch::Tensor> tensors_of(const std::vector<Trainable>& parameters) {
-  std::vector<torch::Tensor> all;
-  for (const auto& p : parameters) all.push_back(p.parameter);
-  return all;
-}
-
-std::unique_ptr<Optimizer> optimizer_for(const std::vector<Trainable>& parameters, const TrainOptions& options,
-                                         runtime::Processes& processes) {
-  if (!options.shard_optimizer || processes.size() == 1) return make_optimizer(parameters, options.optimizer);
-  return std::make_unique<ShardedOptimizer>(parameters, options.optimizer, processes);
 }
 
 std::uint32_t checksum(const io::NamedTensors& tensors) {
@@ -121,15 +99,13 @@ Trainer::Trainer(TrainOptions options, std::shared_ptr<tasks::Task> task, const 
       observer_(observer),
       processes_(start.processes ? start.processes : std::make_shared<runtime::Processes>()),
       schedule_(counted_stages(options_, *task_), options_.schedule, options_.final_share),
-      device_(runtime::device_named(options_.device)) {
+      device_(runtime::device_named(options_.device)),
+      behind_(options_.behind.value_or(device_.is_cpu() ? 0 : kBehind)) {
   TORCH_CHECK_VALUE(options_.processes == processes_->size(), "contextpool: options for ", options_.processes,
                     " processes in a job of ", processes_->size());
   build(*task_, options_, device_);
-  parameters_ = parameters_of(*task_);
   join(start);
-  optimizer_ = optimizer_for(parameters_, options_, *processes_);
-  // Only the process that scores and saves needs the average.
-  if (options_.ema > 0 && processes_->first()) average_.emplace(io::named_tensors(*task_->model()), options_.ema);
+  updater_.emplace(task_, options_, processes_);
   open_run(start);
 }
 
@@ -139,8 +115,6 @@ void Trainer::join(const Start& start) {
   processes_->connect(device_);
   processes_->check_same("config", std::to_string(io::crc32c(std::as_bytes(std::span(start.config)))));
   processes_->check_same("data", task_->data_identity());
-  for (const auto& [name, tensor] : io::named_tensors(*task_->model())) processes_->broadcast(tensor, /*from=*/0);
-  gradients_ = processes_->sum_gradients(tensors_of(parameters_));
 }
 
 void Trainer::open_run(const Start& start) {
@@ -196,8 +170,9 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
       saved.family.name() == task_->family().name() && to_json(saved.options) == to_json(task_->model_options());
   TORCH_CHECK_VALUE(same, file.string(), ": a checkpoint of another model than config.toml and the flags describe");
   io::load_into(io::named_tensors(*task_->model()), checkpoint.model, file.string());
-  optimizer_->load(checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
-  if (average_) io::load_into(average_->tensors(), checkpoint.ema, (checkpoint.folder / "ema.safetensors").string());
+  updater_->optimizer().load(checkpoint.optimizer, (checkpoint.folder / "optimizer.safetensors").string());
+  auto& average = updater_->average();
+  if (average) io::load_into(average->tensors(), checkpoint.ema, (checkpoint.folder / "ema.safetensors").string());
 
   const auto state_file = (checkpoint.folder / "state.json").string();
   const auto state = Json::parse(checkpoint.state, nullptr, /*allow_exceptions=*/false);
@@ -215,14 +190,20 @@ void Trainer::restore(const io::Checkpoint& checkpoint) {
   }
   TORCH_CHECK_VALUE(step_ == checkpoint.step, state_file, ": says step ", step_, " in the folder of step ",
                     checkpoint.step);
+  if (average) average->begin_at(step_ - skipped_);
 }
 
 Outcome Trainer::run() {
   saved_at_ = std::chrono::steady_clock::now();
-  batches_.emplace([this](std::int64_t step) { return make_batch(step); }, step_, schedule_.steps(),
-                   static_cast<int>(options_.loaders), kAhead * std::max<std::int64_t>(1, options_.loaders));
+  batches_.emplace(
+      [this](std::int64_t step) { return make_step_batch(*task_, options_, place(step), processes_->rank()); }, step_,
+      schedule_.steps(), static_cast<int>(options_.loaders), kAhead * std::max<std::int64_t>(1, options_.loaders));
   while (!finished()) {
     if (processes_->any(observer_.wants_stop())) {
+      const auto told = read(0);
+      for (const auto& report : told) {
+        if (processes_->first()) record(report);
+      }
       save_last(std::nullopt);
       processes_->barrier();
       return Outcome::stopped;
@@ -245,30 +226,34 @@ Outcome Trainer::run() {
 }
 
 void Trainer::train_step() {
-  const auto update = take_step();
+  take_step();
   fresh_.clear();
   const bool due = finished() || step_ % options_.checkpoint_every == 0;
-  if (!processes_->first()) return follow(due);
+  const bool saves = saves_now(due);
+  auto told = read(saves ? 0 : behind_);
+  if (!processes_->first()) return follow(saves);
   const auto dev = due ? score_dev() : std::nullopt;
-  auto told = report(update, dev);
-  if (dev) told.windows = look_at_windows();
-  record(told);
+  if (dev) {
+    told.back().dev = dev;
+    told.back().windows = look_at_windows();
+  }
+  for (const auto& report : told) record(report);
   if (finished()) {
     save_last(dev);
-  } else if (saves_now(due)) {
+  } else if (saves) {
     try_to_save(dev);
   }
 }
 
-void Trainer::follow(bool due) {
+void Trainer::follow(bool saves) {
   for (const auto& note : task_->take_notes()) observer_.on_message(note);
-  if (saves_now(due)) optimizer_state();
+  if (saves) optimizer_state();
 }
 
 io::NamedTensors Trainer::optimizer_state() {
   // A GPU must not wait for as long as the first process may need to score: the processes do.
   if (options_.shard_optimizer) processes_->barrier();
-  return optimizer_->state();
+  return updater_->optimizer().state();
 }
 
 bool Trainer::saves_now(bool due) {
@@ -288,118 +273,70 @@ tasks::StepPlace Trainer::place(std::int64_t step) const {
   return {options_.seed, step, stage.length, stage.batch, schedule_.items_before(step)};
 }
 
-Trainer::StepBatch Trainer::make_batch(std::int64_t step) const {
-  StepBatch parts;
-  for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-    parts.push_back(task_->batch(place(step), {first_part() + part, train::parts(options_)}));
-    if (device_.is_cpu()) continue;
-    for (auto& tensor : parts.back().tensors) tensor = tensor.pin_memory();
-  }
-  return parts;
-}
-
-Trainer::Update Trainer::take_step() {
-  clock_ = std::chrono::steady_clock::now();
+void Trainer::take_step() {
+  const auto start = std::chrono::steady_clock::now();
   const auto batch = batches_->next();
-  waited_ = seconds_since(clock_);
-  task_->model()->train();
-  zero_gradients(parameters_);
-  const auto loss_on_device = backward(batch);
-  // Loss and norm come from the device together: one wait a step.
-  const auto read = torch::stack({loss_on_device, gradient_norm(parameters_).to(torch::kDouble)}).cpu();
-  const auto loss = read[0].item<double>(), norm = read[1].item<double>(), lr = schedule_.lr(step_);
-
-  const bool good = std::isfinite(loss) && std::isfinite(norm);
-  if (good) {
-    if (options_.clip > 0 && norm > options_.clip) scale_gradients(parameters_, options_.clip / norm);
-    optimizer_->step(lr);
-    task_->after_step();
-    if (average_) average_->update(step_ - skipped_);
-  }
-  skipped_ += good ? 0 : 1;
-  skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
-  units_ += step_units_;
+  const auto waited = seconds_since(start);
+  const auto lr = schedule_.lr(step_);
+  const auto done = updater_->step(batch, step_, lr);
+  units_ += done.units;
   ++step_;
-  return {loss, lr, norm, !good};
+  enqueued_.push_back({step_, units_, lr, start, waited, runtime::Readback(done.figures)});
 }
 
-torch::Tensor Trainer::backward(const StepBatch& batch) {
-  const auto weight = count(batch);
-  auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device_));
-  for (std::size_t part = 0; part < batch.size(); ++part) {
-    torch::manual_seed(data::random_bits({static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step_),
-                                          static_cast<std::uint64_t>(first_part()) + part, kDropout}));
-    std::vector<torch::Tensor> tensors;
-    for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device_, /*non_blocking=*/true));
-    const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
-    if (gradients_ && part + 1 == batch.size()) {
-      regularize(processes_->size());  // its share, before all gradients are summed
-      gradients_->backward(loss);
-    } else {
-      loss.backward();
-    }
-    total += loss.detach();
+std::vector<StepReport> Trainer::read(std::int64_t behind) {
+  std::vector<StepReport> told;
+  // No step is begun of which it is not known yet whether the run had to be given up before it.
+  const auto may_wait = [&] { return std::clamp<std::int64_t>(options_.give_up - 1 - skipped_in_a_row_, 0, behind); };
+  while (static_cast<std::int64_t>(enqueued_.size()) > may_wait()) {
+    const auto step = std::move(enqueued_.front());
+    enqueued_.pop_front();
+    const auto figures = step.figures.tensor();
+    const auto loss = figures[0].item<double>(), norm = figures[1].item<double>();
+    const bool good = std::isfinite(loss) && std::isfinite(norm);
+    skipped_ += good ? 0 : 1;
+    skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
+    told.push_back(report(step, loss, norm));
   }
-  if (!gradients_) regularize(1);
-  processes_->sum_in_place(total);
-  return total;
-}
-
-void Trainer::regularize(int sharers) {
-  const auto more = task_->regularizer();
-  if (!more.defined()) return;
-  if (sharers == 1) {
-    more.backward();
-  } else {
-    (more / sharers).backward();
-  }
-}
-
-double Trainer::count(const StepBatch& batch) {
-  double weight = 0;
-  std::int64_t units = 0;
-  for (const auto& part : batch) {
-    weight += part.weight;
-    units += part.units;
-  }
-  const auto all = processes_->sum({weight, static_cast<double>(units)});
-  step_units_ = static_cast<std::int64_t>(all[1]);
-  return all[0];
+  return told;
 }
 
 std::optional<tasks::Score> Trainer::score_dev() {
   std::optional<AverageInPlace> in_place;
-  if (average_) in_place.emplace(*average_);
+  if (updater_->average()) in_place.emplace(*updater_->average());
   return task_->score_dev(place(step_ - 1), options_.bfloat16);
 }
 
 std::vector<nn::WindowStatistics> Trainer::look_at_windows() {
   std::optional<AverageInPlace> in_place;
-  if (average_) in_place.emplace(*average_);
+  if (updater_->average()) in_place.emplace(*updater_->average());
   return task_->windows(place(step_ - 1), options_.bfloat16);
 }
 
-StepReport Trainer::report(const Update& update, std::optional<tasks::Score> dev) {
+StepReport Trainer::report(const Enqueued& step, double loss, double norm) {
   const auto& stages = schedule_.stages();
   const auto units = [&](const Stage& stage) { return task_->units_per_step(stage.length, stage.batch); };
-  const auto seconds = seconds_since(clock_);
-  const auto now = seconds / units(stages[schedule_.stage_of(step_ - 1)]);
+  // A step that was enqueued early took as long as it is since the one before was done.
+  const auto seconds = seconds_since(std::max(step.start, read_at_));
+  read_at_ = std::chrono::steady_clock::now();
+  const auto now = seconds / units(stages[schedule_.stage_of(step.number - 1)]);
   seconds_per_unit_ = seconds_per_unit_ == 0 ? now : kOldSpeed * seconds_per_unit_ + (1 - kOldSpeed) * now;
   double left = 0;
-  for (auto s = step_, i = std::int64_t{0}; i < static_cast<std::int64_t>(stages.size()); s -= stages[i++].steps) {
+  for (auto s = step.number, i = std::int64_t{0}; i < static_cast<std::int64_t>(stages.size());
+       s -= stages[i++].steps) {
     left += static_cast<double>(stages[i].steps - std::clamp<std::int64_t>(s, 0, stages[i].steps)) * units(stages[i]);
   }
   StepReport told;
-  told.step = step_;
+  told.step = step.number;
   told.steps = schedule_.steps();
-  told.loss = update.loss;
-  told.figures = task_->figures_of_loss(update.loss);
-  told.lr = update.lr;
-  told.gradient_norm = update.gradient_norm;
-  told.skipped = update.skipped;
-  told.dev = std::move(dev);
+  told.loss = loss;
+  told.figures = task_->figures_of_loss(loss);
+  told.lr = step.lr;
+  told.gradient_norm = norm;
+  told.skipped = !std::isfinite(loss) || !std::isfinite(norm);
+  told.units = step.units;
   told.seconds = seconds;
-  told.waited = waited_;
+  told.waited = step.waited;
   told.units_per_second = 1 / seconds_per_unit_;
   told.unit = task_->kind().unit();
   told.seconds_left = left * seconds_per_unit_;
@@ -408,12 +345,12 @@ StepReport Trainer::report(const Update& update, std::optional<tasks::Score> dev
 }
 
 void Trainer::record(const StepReport& told) {
-  Json line = {{"step", step_}, {"stage", schedule_.stage_of(step_ - 1)}, {"loss", told.loss}};
+  Json line = {{"step", told.step}, {"stage", schedule_.stage_of(told.step - 1)}, {"loss", told.loss}};
   // JSON has no word for what is not finite: null
   for (const auto& [name, value] : told.figures) line[name] = value;
   line["lr"] = told.lr;
   line["gradient_norm"] = told.gradient_norm;
-  line[told.unit] = units_;
+  line[told.unit] = told.units;
   if (told.skipped) line["skipped"] = true;
   if (told.dev) {
     for (const auto& [name, value] : told.dev->figures) line["dev_" + name] = value;
@@ -448,7 +385,7 @@ void Trainer::record(const StepReport& told) {
     values.emplace_back(name + "/sigma", told.windows[layer].sigma);
     values.emplace_back(name + "/tokens", told.windows[layer].tokens);
   }
-  try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, step_); });
+  try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, told.step); });
   observer_.on_step(told);
   for (const auto& note : task_->take_notes()) observer_.on_message(note);
 }
@@ -464,7 +401,7 @@ void Trainer::save(const std::optional<tasks::Score>& dev) {
   checkpoint.step = step_;
   checkpoint.model = io::named_tensors(*task_->model());
   checkpoint.optimizer = std::move(optimizer);
-  if (average_) checkpoint.ema = average_->tensors();
+  if (updater_->average()) checkpoint.ema = updater_->average()->tensors();
   const auto last = place(std::clamp<std::int64_t>(step_ - 1, 0, schedule_.steps() - 1));
   checkpoint.metadata = models::model_metadata(task_->family(), task_->model_options(), task_->metadata(last));
   checkpoint.state = Json({{"step", step_},

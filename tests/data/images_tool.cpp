@@ -3,11 +3,6 @@
 //   decode FILE OUT [LEFT TOP WIDTH HEIGHT]     info FILE MAX_PIXELS
 //   resize PPM OUT FILTER WIDTH HEIGHT [LEFT TOP RIGHT BOTTOM]     centre PPM OUT FILTER SIZE RATIO
 //   apply PPM OUT FILTER KIND ARGUMENT     cifar FOLDER
-//   load FOLDER THREADS SECONDS SIZE AUGMENT     pictures/s of load_for_training, and of processor time
-#include <torch/torch.h>
-
-#include <chrono>
-#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -18,8 +13,6 @@
 #include "contextpool/data/images/choices.h"
 #include "contextpool/data/images/cifar.h"
 #include "contextpool/data/images/decode.h"
-#include "contextpool/data/images/folder.h"
-#include "contextpool/data/images/loader.h"
 #include "contextpool/data/images/operations.h"
 #include "contextpool/data/images/resize.h"
 #include "contextpool/io/files.h"
@@ -110,34 +103,9 @@ std::string cifar(const Words& words) {
   return out.str();
 }
 
-std::string load(const Words& words) {
-  const PictureFolder pictures(words[1]);
-  ThreadPool pool(number(words[2]));
-  ViewOptions options;
-  options.size = number(words[4]);
-  options.use_rand_augment = words[5] == "1";
-  constexpr std::int64_t kRows = 64;
-  const auto pixels =
-      torch::empty({kRows, 3, options.size, options.size}, torch::kByte).contiguous(torch::MemoryFormat::ChannelsLast);
-  const auto labels = torch::empty({kRows}, torch::kLong);
-  const auto start = std::chrono::steady_clock::now();
-  const auto processor = std::clock();
-  double seconds = 0;
-  std::int64_t batches = 0;
-  for (; seconds < std::stod(words[3]); ++batches) {
-    std::vector<PictureRow> rows;
-    for (std::int64_t r = 0; r < kRows; ++r) rows.push_back({(batches * kRows + r) % pictures.size(), batches});
-    if (!load_for_training(pictures, rows, options, 1, pool, pixels, labels).empty()) throw ImageError("broken");
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  const auto used = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC;  // by all threads
-  const auto done = static_cast<double>(batches * kRows);
-  return std::to_string(done / seconds) + " " + std::to_string(done / used);
-}
-
-const std::map<std::string, std::string (*)(const Words&)> kTasks = {
-    {"decode", decode_file},  {"info", info},   {"resize", resize_file}, {"centre", centre},
-    {"apply", apply_to_file}, {"cifar", cifar}, {"load", load}};
+const std::map<std::string, std::string (*)(const Words&)> kTasks = {{"decode", decode_file},  {"info", info},
+                                                                     {"resize", resize_file},  {"centre", centre},
+                                                                     {"apply", apply_to_file}, {"cifar", cifar}};
 
 std::string answer(const std::string& line) {
   std::istringstream in(line);

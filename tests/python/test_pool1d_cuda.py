@@ -1,9 +1,11 @@
 """pool1d on a GPU: the contract of the CPU tests again, and what only a GPU has (streams, graphs, torch.compile)."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from functorch.compile import aot_function
 
 import contextpool
 from pool1d_cases import Inputs, check
@@ -250,6 +252,37 @@ def test_compiles_whole(mode):
         got = torch.autograd.grad(compiled(x, l, sigma), (x, l, sigma))
     for a, b in zip(got, want):
         assert torch.allclose(a.float(), b.float(), rtol=2e-2, atol=1e-2 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_what_traces_knows_the_size_of_what_is_kept(dtype):
+    shapes = [(2, 70, 70, 33), (3, 577, 577, 40), (1, 3000, 20, 64), (2, 9000, 9000, 36), (1, 5, 0, 8), (0, 5, 5, 8)]
+    for (b, n, m, d), causal in itertools.product(shapes, (False, True)):
+        if dtype == torch.float64 and n > 1000:
+            continue
+        given = [t.to(dtype) if t.dim() == 3 else t for t in inputs(b, n, m, d, dtype)[:3]]
+        options = {"causal": causal, "algorithm": "auto"}
+        real = torch.ops.contextpool._pool1d_keep(*given, **options)
+        faked = torch.ops.contextpool._pool1d_keep(*(t.to("meta") for t in given), **options)
+        for a, b_ in zip(real, faked):
+            assert (a.shape, a.dtype, a.stride()) == (b_.shape, b_.dtype, b_.stride()), (b, n, m, d, causal)
+
+
+def test_a_compiled_step_makes_the_plan_and_the_tree_once():
+    x, l, sigma, dy = inputs(2, 1500, 1500, 64, torch.bfloat16)
+    leaves = [t.requires_grad_() for t in (x, l, sigma)]
+    seen = []
+
+    def note(graph, _):
+        seen.append([n.target for n in graph.graph.nodes if "contextpool" in str(n.target)])
+        return graph
+
+    step = aot_function(lambda *t: contextpool.pool1d(*t, True), fw_compiler=note, bw_compiler=note)
+    got = torch.autograd.grad(step(*leaves), leaves, dy)
+    ops = torch.ops.contextpool
+    assert seen == [[ops._pool1d_keep.default], [ops._pool1d_backward.default]]
+    for a, b in zip(got, run(x, l, sigma, True, dy)[1:]):
+        assert torch.equal(a, b)
 
 
 def test_memory_stays_linear():

@@ -131,13 +131,42 @@ TEST(Optimizer, RefusesWhatCannotBe) {
   }
 }
 
+class Skipping : public ::testing::TestWithParam<train::OptimizerOptions> {};
+
+TEST_P(Skipping, LeavesEveryBitWhateverTheGradientHolds) {
+  torch::manual_seed(6);
+  const auto start = there(torch::randn({5, 4}));
+  const auto skipping = leaf(start), plain = leaf(start);
+  const auto a = train::make_optimizer({{"p", skipping, true}}, GetParam());
+  const auto b = train::make_optimizer({{"p", plain, true}}, GetParam());
+  const auto yes = there(torch::ones({})), no = there(torch::zeros({}));
+  for (int t = 0; t < kSteps; ++t) {
+    const auto gradient = there(torch::randn({5, 4}));
+    skipping.mutable_grad() = torch::full_like(gradient, t % 2 == 0 ? NAN : INFINITY);
+    a->step_unless(yes, kLr);
+    EXPECT_TRUE(skipping.equal(plain));
+    skipping.mutable_grad() = gradient.clone();
+    plain.mutable_grad() = gradient.clone();
+    a->step_unless(no, kLr);
+    b->step(kLr);
+    EXPECT_TRUE(skipping.equal(plain));
+    const auto state = a->state(), expected = b->state();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(state[i].second.equal(expected[i].second));
+  }
+  EXPECT_FALSE(plain.equal(start));
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, Skipping,
+                         ::testing::Values(kOptions, train::OptimizerOptions{.kind = "sgd", .weight_decay = 0.1},
+                                           train::OptimizerOptions{.kind = "sgd", .momentum = 0, .nesterov = false}));
+
 TEST(Gradients, NormAndScaleAreOfAllTogether) {
   const auto a = leaf(there(torch::zeros({2}))), b = leaf(there(torch::zeros({1})));
   a.mutable_grad() = there(torch::tensor({2.0F, 3.0F}));
   b.mutable_grad() = there(torch::tensor({6.0F}));
   const std::vector<train::Trainable> parameters = {{"a", a}, {"b", b}};
   EXPECT_FLOAT_EQ(train::gradient_norm(parameters).item<float>(), 7);
-  train::scale_gradients(parameters, 0.5);
+  train::scale_gradients(parameters, there(torch::tensor(0.5)));
   EXPECT_FLOAT_EQ(b.grad().item<float>(), 3);
   EXPECT_FLOAT_EQ(train::gradient_norm(parameters).item<float>(), 3.5);
 }
@@ -150,7 +179,7 @@ TEST(Average, FollowsTheFormulaAndIsPutInPlaceAndTakenAway) {
   for (int t = 0; t < 20; ++t) {
     const torch::NoGradGuard no_grad;
     p.fill_(t);
-    average.update(t);
+    average.update();
     const double d = std::min(0.5, (1.0 + t) / (10.0 + t));
     expected = d * expected + (1 - d) * t;
   }
@@ -164,13 +193,32 @@ TEST(Average, FollowsTheFormulaAndIsPutInPlaceAndTakenAway) {
   EXPECT_ANY_THROW(train::Average(parameters, 1));
 }
 
+TEST(Average, LeavesOutWhatIsSkippedAndDoesNotCountIt) {
+  const auto p = leaf(there(torch::ones({3})));
+  const auto count = there(torch::zeros({}, torch::kLong));
+  train::Average skipping({{"p", p}, {"count", count}}, 0.9), plain({{"p", p}}, 0.9);
+  for (int t = 0; t < 20; ++t) {
+    const torch::NoGradGuard no_grad;
+    p.fill_(t * 0.7);
+    count.fill_(2 * t);
+    plain.update();
+    skipping.update(there(torch::zeros({})));
+    p.fill_(1e9);
+    count.fill_(2 * t + 1);
+    skipping.update(there(torch::ones({})));
+    EXPECT_TRUE(skipping.tensors()[0].second.equal(plain.tensors()[0].second)) << t;
+    EXPECT_EQ(skipping.tensors()[1].second.item<std::int64_t>(), 2 * t);
+  }
+}
+
 TEST(Average, KeepsTheBuffersOfTheModelToo) {
   torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(3));
   norm->to(device());
   train::Average average(io::named_tensors(*norm), 0.5);
   torch::manual_seed(5);
   norm(there(torch::randn({8, 3}) * 4 + 7));
-  average.update(100);
+  average.begin_at(100);
+  average.update();
   const auto& kept = average.tensors();
   ASSERT_EQ(kept.size(), io::named_tensors(*norm).size());
   for (const auto& [name, tensor] : kept) {

@@ -343,6 +343,37 @@ TEST(Trainer, TheAverageIsWhatEvalReadsAndDevScores) {
   EXPECT_FALSE(model->parameters()[0].equal(trainer.model()->parameters()[0]));
 }
 
+TEST(Trainer, StepsThatAreReadLaterAreTheSameSteps) {
+  const Folder folder;
+  const auto run = [&](const std::string& name, std::int64_t behind) {
+    auto o = small_run(folder);
+    o.behind = behind;
+    Watcher watcher;
+    TextTrainer trainer(o, {folder.path(name), false, ""}, watcher);
+    spoil(trainer, 2, 4);
+    trainer.run();
+    for (std::size_t i = 0; i < watcher.reports.size(); ++i) {
+      EXPECT_EQ(watcher.reports[i].step, static_cast<std::int64_t>(i) + 1);
+    }
+  };
+  run("at-once", 0);
+  run("later", 3);
+  if (on_cpu()) expect_same_run(folder.path("at-once"), folder.path("later"), 8);
+}
+
+TEST(Trainer, GivesUpBeforeTheNextStepEvenWhereStepsAreReadLater) {
+  const Folder folder;
+  auto o = plain_run(folder, 20);
+  o.give_up = 3;
+  o.behind = 8;
+  Watcher watcher;
+  TextTrainer trainer(o, {folder.path("run"), false, ""}, watcher);
+  spoil(trainer, 2, 5);  // the next would be good again
+  EXPECT_NE(message_of([&] { trainer.run(); }).find("3 steps in a row"), std::string::npos);
+  EXPECT_EQ(trainer.step(), 5);
+  EXPECT_EQ(log_of(folder.path("run")).size(), 5U);
+}
+
 TEST(Trainer, ARunThatFailsInItsFirstStepLeavesNoFolder) {
   const Folder folder;
   Watcher watcher;

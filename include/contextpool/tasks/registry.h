@@ -77,6 +77,13 @@ class TaskKind {
   virtual std::string looks_at() const { return ""; }
   // The windows of each ContextPool on an input of that kind. Throws where the model has none.
   virtual eval::Looking look(const LookRequest& request) const;
+  // For measuring without any data: the options with generated ones. As they are, where there are none.
+  virtual OptionList generated_data(OptionList options) const { return options; }
+  // Floating-point operations of a forward pass for each unit, in rows of `length`; without the pooling sum.
+  virtual double flops_per_unit(const models::Family& family, const OptionList& model_options,
+                                std::int64_t length) const {
+    return family.cost(model_options, length).flops;
+  }
 };
 
 std::vector<const TaskKind*> task_kinds();

@@ -15,13 +15,17 @@ class Average {
   // Starts as a copy of the model's tensors (io::named_tensors). decay in (0, 1).
   Average(const io::NamedTensors& model, double decay);
 
-  void update(std::int64_t t);
+  // The updates so far, t: those of a run that is resumed.
+  void begin_at(std::int64_t t) { t_.fill_(t); }
+  // Unless `skip` (Optimizer::step_unless) is 1.
+  void update(const torch::Tensor& skip = {});
   const io::NamedTensors& tensors() const { return average_; }
 
  private:
   friend class AverageInPlace;
   io::NamedTensors model_, average_;
   double decay_;
+  torch::Tensor t_;  // float64, on the model's device, since nobody waits to see what was skipped
 };
 
 // While it lives, the model computes with the average.

@@ -16,6 +16,7 @@ struct StepReport {
   std::vector<tasks::Figure> figures = {};  // the loss in other words
   double lr = 0, gradient_norm = 0;
   bool skipped = false;
+  std::int64_t units = 0;  // of all steps so far
   std::optional<tasks::Score> dev = std::nullopt;
   std::vector<nn::WindowStatistics> windows = {};  // by layer, where the dev data were scored and there is ContextPool
   double seconds = 0;                              // of this step

@@ -32,7 +32,10 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // One update with the gradients that are there; a parameter without one stays. Gradients are left as they are.
-  virtual void step(double lr) = 0;
+  void step(double lr) { step_unless({}, lr); }
+  // The same, unless `skip`, a float tensor of no dimension on the parameters' device, is 1 and not 0: then parameters
+  // and state keep their values, whatever the gradients hold. Nobody waits to see which. Undefined: 0.
+  virtual void step_unless(const torch::Tensor& skip, double lr) = 0;
   // What a checkpoint keeps, sharing memory with this object. (Of a sharded one: sharded.h.)
   virtual io::NamedTensors state() const = 0;
   // The state from a checkpoint's file of that name.
@@ -50,7 +53,7 @@ double optimizer_copies(const OptimizerOptions& options);
 void zero_gradients(const std::vector<Trainable>& parameters);
 // The 2-norm of all gradients together, a tensor of one element on their device.
 torch::Tensor gradient_norm(const std::vector<Trainable>& parameters);
-// All gradients times `factor`.
-void scale_gradients(const std::vector<Trainable>& parameters, double factor);
+// All gradients times `factor`, a tensor of no dimension on their device.
+void scale_gradients(const std::vector<Trainable>& parameters, const torch::Tensor& factor);
 
 }  // namespace contextpool::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct TrainOptions {
   std::string device = "auto";
 
   std::int64_t checkpoint_every = 1000;
+  // Steps that may be enqueued before the first of them is read and logged; unless set, 0 on the CPU, a few on a GPU.
+  // No flag: it changes nothing but when a line is written.
+  std::optional<std::int64_t> behind = std::nullopt;
   double checkpoint_minutes = 5;  // a checkpoint too when so long passed without; the first after one; 0: none
   int keep = 3;
   std::int64_t loaders = 2;   // threads that make the next batches; 0: each is made when it is needed

@@ -13,7 +13,7 @@ namespace contextpool::train {
 class Sgd : public Optimizer {
  public:
   Sgd(const std::vector<Trainable>& parameters, OptimizerOptions options);
-  void step(double lr) override;
+  void step_unless(const torch::Tensor& skip, double lr) override;
   io::NamedTensors state() const override;
 
  private:

@@ -5,8 +5,9 @@
 //   loss    = the task's, over the batch, in micro-batches (and, not logged, its regularizer)
 //   update  = the optimizer's at lr(s) with the clipped gradient, unless loss or gradient is not finite: then none
 //
-// so that weights, optimizer, average and step count are all there is to save. On the CPU, with the same number of
-// threads, a run that was stopped or killed and resumed ends with the same bits as one that was not.
+// (one step: updater.h), so that weights, optimizer, average and step count are all there is to save. On the CPU, with
+// the same number of threads, a run that was stopped or killed and resumed ends with the same bits as one that was not.
+// On a GPU the next steps are enqueued before the loss of this one is read, logged and shown.
 //
 // Each checkpoint keeps the identity of the data (of a text, its size and CRC-32C): a run is resumed with the same data
 // only, wherever they lie. Beside the checkpoints of every checkpoint_every steps there are some by the clock, which
@@ -20,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -29,11 +31,11 @@
 #include "contextpool/io/checkpoint.h"
 #include "contextpool/io/events.h"
 #include "contextpool/runtime/processes.h"
+#include "contextpool/runtime/readback.h"
 #include "contextpool/tasks/task.h"
-#include "contextpool/train/average.h"
 #include "contextpool/train/observer.h"
-#include "contextpool/train/optimizer.h"
 #include "contextpool/train/options.h"
+#include "contextpool/train/updater.h"
 
 namespace contextpool::train {
 
@@ -70,31 +72,30 @@ class Trainer {
   tasks::Task& task() { return *task_; }
 
  private:
-  struct Update {
-    double loss, lr, gradient_norm;
-    bool skipped;
+  // A step that the device may still be working on.
+  struct Enqueued {
+    std::int64_t number, units;  // counted from the start of the run, with this one
+    double lr;
+    std::chrono::steady_clock::time_point start;
+    double waited;              // seconds, for data
+    runtime::Readback figures;  // loss, gradient's norm
   };
-  using StepBatch = std::vector<tasks::Batch>;  // the parts of a step
-  void join(const Start& start);                // the other processes
+  void join(const Start& start);  // the other processes
   void open_run(const Start& start);
   std::optional<std::int64_t> resume(const Start& start);
   void restore(const io::Checkpoint& checkpoint);
   void train_step();
-  void follow(bool due);  // the end of a step in a process that does not write
+  void follow(bool saves);  // the end of a step in a process that does not write
   bool saves_now(bool due);
   io::NamedTensors optimizer_state();  // of all processes, in the first one
   bool time_for_checkpoint() const;
-  std::int64_t first_part() const { return processes_->rank() * options_.accumulate; }  // of this process
-  Update take_step();
   tasks::StepPlace place(std::int64_t step) const;
-  StepBatch make_batch(std::int64_t step) const;
-  torch::Tensor backward(const StepBatch& batch);
-  void regularize(int sharers);          // adds that share of the regularizer's gradient
-  double count(const StepBatch& batch);  // the weight of the step in all processes, and its units
+  void take_step();
+  std::vector<StepReport> read(std::int64_t behind);  // waits until no more steps than that are enqueued
   std::optional<tasks::Score> score_dev();
   std::vector<nn::WindowStatistics> look_at_windows();
   void record(const StepReport& report);
-  StepReport report(const Update& update, std::optional<tasks::Score> dev);
+  StepReport report(const Enqueued& step, double loss, double norm);
   void save(const std::optional<tasks::Score>& dev);         // throws FileError
   bool try_to_save(const std::optional<tasks::Score>& dev);  // says so if it fails
   void save_last(const std::optional<tasks::Score>& dev);    // with which the run ends
@@ -107,13 +108,12 @@ class Trainer {
   std::shared_ptr<runtime::Processes> processes_;
   Schedule schedule_;
   torch::Device device_;
-  std::vector<Trainable> parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::optional<Average> average_;
-  std::unique_ptr<runtime::GradientSum> gradients_;  // none where this process is alone
+  std::int64_t behind_;
+  std::optional<Updater> updater_;
+  std::deque<Enqueued> enqueued_;
 
-  std::int64_t step_units_ = 0;  // of the step that was last
-  std::int64_t step_ = 0, units_ = 0, skipped_ = 0, skipped_in_a_row_ = 0;
+  std::int64_t step_ = 0, units_ = 0;                // enqueued
+  std::int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // of those that were read
   std::optional<double> best_;
 
   std::optional<io::CheckpointWriter> checkpoints_;
@@ -122,9 +122,8 @@ class Trainer {
   bool log_failed_ = false;
   std::filesystem::path fresh_;  // the folder that this object made, until its first step is done
 
-  std::chrono::steady_clock::time_point clock_, saved_at_;
+  std::chrono::steady_clock::time_point read_at_, saved_at_;
   bool saved_ = false;  // a checkpoint, since the start
-  double waited_ = 0;   // seconds of this step, for data
   double seconds_per_unit_ = 0;
   std::optional<data::Prefetch<StepBatch>> batches_;  // last: its threads ask all of the above
 };

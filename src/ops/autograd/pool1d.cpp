@@ -1,11 +1,14 @@
-// Differentiation of pool1d: the forward saves its three inputs (on CUDA also the plan it made, unless Python watches:
-// what traces sees the public operator only), the backward is the operator _pool1d_backward.
+// Differentiation of pool1d: the forward saves its three inputs (on CUDA also the plan and the tree that it made), the
+// backward is the operator _pool1d_backward. What traces sees the same, where it knows the sizes and there will be a
+// backward; else the public operator only.
 #include "contextpool/ops/pool1d.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "ops/checks.h"
 #include "ops/pool1d.h"
@@ -20,14 +23,26 @@ struct Pooled {
   at::Tensor y, kept;
 };
 
+bool has_known_sizes(const at::Tensor& t) {
+  const auto sizes = t.sym_sizes();
+  return std::all_of(sizes.begin(), sizes.end(),
+                     [](const c10::SymInt& size) { return size.maybe_as_int().has_value(); });
+}
+
+// Whether _pool1d_keep takes the place of pool1d. What it keeps has a size that follows from those of the inputs, by a
+// rule of the kernels that symbols cannot go through.
+bool keeps(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma) {
+  if (!x.is_cuda() || !log_weight.is_cuda() || !sigma.is_cuda()) return false;
+  if (!x.unsafeGetTensorImpl()->is_python_dispatch() && !c10::impl::dispatch_mode_enabled()) return true;
+  const bool has_backward =
+      c10::GradMode::is_enabled() && (x.requires_grad() || log_weight.requires_grad() || sigma.requires_grad());
+  return has_backward && has_known_sizes(x) && has_known_sizes(log_weight) && has_known_sizes(sigma);
+}
+
 Pooled pooled(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
               std::string_view algorithm) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  const bool cuda = x.is_cuda() && log_weight.is_cuda() && sigma.is_cuda();
-  // Of the plan's size nothing is known without the device, so _pool1d_keep can be neither traced nor faked.
-  if (!cuda || x.unsafeGetTensorImpl()->is_python_dispatch() || c10::impl::dispatch_mode_enabled()) {
-    return {pool1d(x, log_weight, sigma, causal, algorithm), {}};
-  }
+  if (!keeps(x, log_weight, sigma)) return {pool1d(x, log_weight, sigma, causal, algorithm), {}};
   auto [y, kept] = pool1d_keep(x, log_weight, sigma, causal, algorithm);
   return {std::move(y), std::move(kept)};
 }

@@ -69,6 +69,24 @@ struct Inputs {
   cuda::Pool1d args;
 };
 
+// The sizes of what is kept, for what traces. Pointers and strides do not come into them.
+std::tuple<at::Tensor, at::Tensor> pool1d_keep_meta(const at::Tensor& x, const at::Tensor& log_weight,
+                                                    const at::Tensor& sigma, bool causal, std::string_view algorithm) {
+  check_pool1d(x, log_weight, sigma, algorithm);
+  const auto sizes = pool1d_result_sizes(x, sigma);
+  auto y = at::empty(C10_AS_INTARRAYREF_SLOW(sizes), x.options());
+  if (y.numel() == 0) return {y, at::empty({0}, x.options().dtype(at::kByte))};
+  cuda::Pool1d in;
+  in.tokens = x.size(-2);
+  in.batch = x.numel() / (x.size(-2) * x.size(-1));
+  in.targets = sigma.size(-1);
+  in.channels = is_half(x) ? (x.size(-1) + kPiece - 1) / kPiece * kPiece : x.size(-1);
+  in.causal = causal;
+  in.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
+  in.type = storage_type(x);
+  return {y, at::empty({static_cast<std::int64_t>(cuda::pool1d_kept(in))}, x.options().dtype(at::kByte))};
+}
+
 std::tuple<at::Tensor, at::Tensor> pool1d_keep_cuda(const at::Tensor& x, const at::Tensor& log_weight,
                                                     const at::Tensor& sigma, bool causal, std::string_view algorithm) {
   check_pool1d(x, log_weight, sigma, algorithm);
@@ -121,5 +139,7 @@ TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
   m.impl("_pool1d_keep", pool1d_keep_cuda);
   m.impl("_pool1d_backward", pool1d_backward_cuda);
 }
+
+TORCH_LIBRARY_IMPL(contextpool, Meta, m) { m.impl("_pool1d_keep", pool1d_keep_meta); }
 
 }  // namespace contextpool

@@ -1,0 +1,123 @@
+#include "contextpool/train/updater.h"
+
+#include <utility>
+
+#include "contextpool/data/random.h"
+#include "contextpool/io/safetensors.h"
+#include "contextpool/runtime/casts.h"
+#include "contextpool/train/sharded.h"
+
+namespace contextpool::train {
+namespace {
+
+constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
+
+std::int64_t first_part(const TrainOptions& options, int rank) { return rank * options.accumulate; }
+
+std::vector<Trainable> parameters_of(const tasks::Task& task) {
+  std::vector<Trainable> all;
+  for (const auto& p : task.model()->named_parameters()) {
+    if (p.value().requires_grad()) all.push_back({p.key(), p.value(), task.family().decays(p.key(), p.value())});
+  }
+  return all;
+}
+
+std::vector<torch::Tensor> tensors_of(const std::vector<Trainable>& parameters) {
+  std::vector<torch::Tensor> all;
+  for (const auto& p : parameters) all.push_back(p.parameter);
+  return all;
+}
+
+std::unique_ptr<Optimizer> optimizer_for(const std::vector<Trainable>& parameters, const TrainOptions& options,
+                                         runtime::Processes& processes) {
+  if (!options.shard_optimizer || processes.size() == 1) return make_optimizer(parameters, options.optimizer);
+  return std::make_unique<ShardedOptimizer>(parameters, options.optimizer, processes);
+}
+
+}  // namespace
+
+StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, const tasks::StepPlace& place,
+                          int rank) {
+  StepBatch made;
+  for (std::int64_t part = 0; part < options.accumulate; ++part) {
+    made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
+    if (task.device().is_cpu()) continue;
+    for (auto& tensor : made.back().tensors) tensor = tensor.pin_memory();
+  }
+  return made;
+}
+
+Updater::Updater(std::shared_ptr<tasks::Task> task, const TrainOptions& options,
+                 std::shared_ptr<runtime::Processes> processes)
+    : task_(std::move(task)), options_(options), processes_(std::move(processes)), parameters_(parameters_of(*task_)) {
+  const auto tensors = io::named_tensors(*task_->model());
+  for (const auto& [name, tensor] : tensors) processes_->broadcast(tensor, /*from=*/0);
+  gradients_ = processes_->sum_gradients(tensors_of(parameters_));
+  optimizer_ = optimizer_for(parameters_, options_, *processes_);
+  // Only the process that scores and saves needs the average.
+  if (options_.ema > 0 && processes_->first()) average_.emplace(tensors, options_.ema);
+}
+
+Updater::Done Updater::step(const StepBatch& batch, std::int64_t step, double lr) {
+  task_->model()->train();
+  zero_gradients(parameters_);
+  const auto [weight, units] = count(batch);
+  const auto loss = backward(batch, step, weight);
+
+  const torch::NoGradGuard no_grad;
+  const auto norm = gradient_norm(parameters_).to(torch::kDouble);
+  const auto skip = loss.isfinite().logical_and_(norm.isfinite()).logical_not_().to(torch::kFloat);
+  if (options_.clip > 0) scale_gradients(parameters_, (options_.clip / norm).clamp_max(1));
+  optimizer_->step_unless(skip, lr);
+  task_->after_step();  // of a step that was skipped it finds what it left after the one before
+  if (average_) average_->update(skip);
+  return {torch::stack({loss, norm}), units};
+}
+
+torch::Tensor Updater::backward(const StepBatch& batch, std::int64_t step, double weight) {
+  const auto device = task_->device();
+  const auto first = static_cast<std::uint64_t>(first_part(options_, processes_->rank()));
+  // Weights are cast to bfloat16 for the first part, and not again for the others.
+  const runtime::KeepCasts keep_casts;
+  auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device));
+  for (std::size_t part = 0; part < batch.size(); ++part) {
+    torch::manual_seed(data::random_bits(
+        {static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step), first + part, kDropout}));
+    std::vector<torch::Tensor> tensors;
+    for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device, /*non_blocking=*/true));
+    const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
+    if (gradients_ && part + 1 == batch.size()) {
+      regularize(processes_->size());  // its share, before all gradients are summed
+      gradients_->backward(loss);
+    } else {
+      loss.backward();
+    }
+    total += loss.detach();
+  }
+  if (!gradients_) regularize(1);
+  processes_->sum_in_place(total);
+  return total;
+}
+
+void Updater::regularize(int sharers) {
+  const auto more = task_->regularizer();
+  if (!more.defined()) return;
+  if (sharers == 1) {
+    more.backward();
+  } else {
+    (more / sharers).backward();
+  }
+}
+
+Updater::Count Updater::count(const StepBatch& batch) {
+  double weight = 0;
+  std::int64_t units = 0;
+  for (const auto& part : batch) {
+    weight += part.weight;
+    units += part.units;
+  }
+  const auto all = processes_->sum({weight, static_cast<double>(units)});
+  return {all[0], static_cast<std::int64_t>(all[1])};
+}
+
+}  // namespace contextpool::train
