@@ -22,7 +22,7 @@ from peers import pool2d as dense
 
 Pool = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 # batch, channels, side, stride
-CASES = ((8, 64, 56, 1), (8, 64, 56, 2), (8, 128, 28, 1), (8, 256, 14, 1))
+CASES = ((8, 64, 56, 1), (8, 64, 56, 2), (8, 128, 28, 1), (8, 256, 14, 1), (16, 4, 32, 1), (16, 16, 32, 1))
 LARGE = (1, 64, 112, 1)
 QUICK = ((1, 16, 14, 1), (1, 16, 14, 2))
 QUICK_LARGE = (1, 8, 28, 1)
@@ -69,14 +69,47 @@ def large(shape: tuple[int, int, int, int], channels_last: bool, wide: bool) -> 
     return {"ms": 1e3 * seconds, "extra": (memory("VmHWM") - before) / tensors[0].nbytes}
 
 
+def few_channels() -> Iterable[list[str]]:
+    """CPU time of one thread, which other load on the machine changes little; the least of several calls."""
+    torch.set_num_threads(1)
+
+    def nanoseconds(call: Callable[[], object], targets: int) -> float:
+        call()
+        times = []
+        for _ in range(5):
+            start = time.process_time()
+            call()
+            times.append(time.process_time() - start)
+        return 1e9 * min(times) / targets
+
+    for sigma in (0.5, 1.0):
+        for channels in (4, 16, 64):
+            x, log_weight, _ = maps(16, channels, 32, 1, channels_last=True)
+            spread = torch.randn(log_weight.shape, generator=torch.Generator().manual_seed(0))
+            leaves = [t.detach().requires_grad_() for t in (x, log_weight, sigma * (1 + 0.1 * spread))]
+            with torch.no_grad():
+                forward = nanoseconds(lambda leaves=leaves: pool(*leaves, 1), log_weight.numel())
+            y = pool(*leaves, 1)
+            backward = nanoseconds(
+                lambda y=y, leaves=leaves: torch.autograd.grad(y, leaves, torch.ones_like(y), retain_graph=True),
+                log_weight.numel(),
+            )
+            yield [f"{sigma:g}", f"{channels}", f"{forward:.0f}", f"{backward:.0f}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small maps, few repetitions")
+    parser.add_argument("--few", action="store_true", help="only: nanoseconds a target, by channels, on one thread")
     parser.add_argument("--large", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     cases, shape, seconds = (QUICK, QUICK_LARGE, 0.2) if args.quick else (CASES, LARGE, 1.0)
     if args.large:
         print(json.dumps(large(shape, *(v == "yes" for v in args.large))))
+        return
+    if args.few:
+        print(f"\n{machine()}; CPU time of one thread, 16 maps of 32 x 32, nanoseconds a target.\n")
+        print_table(["sigma", "channels", "forward", "backward"], few_channels())
         return
     print(f"\n{machine()}; medians.\n")
     print(f"sigma uniform up to {MAP_RATIO} of the side; milliseconds; difference of the two y in units of max |x|.\n")

@@ -12,6 +12,7 @@
 
 #include "base/words.h"
 #include "cli/cli.h"
+#include "cli/import.h"
 #include "contextpool/runtime/processes.h"
 
 namespace contextpool::cli {
@@ -30,6 +31,7 @@ constexpr std::array<Subcommand, 12> kSubcommands = {{
     {"translate", translate, "lines of text by a trained translator"},
     {"average", average, "the mean of the last checkpoints of a run, as one model"},
     {"data", data, "vocabularies for translation"},
+    {"import", import_weights, "weights of timm, torchvision or Microsoft as a model of this program"},
     {"models", models, "the named models, their parameters and MACs"},
     {"inspect", inspect, "a page that shows what a model's ContextPool looks at"},
     {"inspect-checkpoint", inspect_checkpoint, "the tensors of a safetensors file"},

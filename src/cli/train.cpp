@@ -197,6 +197,8 @@ Chosen check_flags(TrainFlags& f) {
   f.options.stages = stages_of(f);
   train::validate(f.options);
   Chosen chosen{f.model_options.over(f.named.options), f.data_options.over(f.kind.train_options())};
+  // A resumed run has its checkpoint's; the file may be gone.
+  if (f.resume && chosen.data.has("weights")) chosen.data.set("weights", std::string());
   chosen.model = f.kind.complete(chosen.model, chosen.data);
   for (const auto& stage : f.options.stages) {
     f.kind.check(chosen.model, chosen.data, stage.length, stage.batch, train::parts(f.options));

@@ -171,6 +171,7 @@ struct Head {
   bool owns(const std::string& name) const {
     return std::any_of(names.begin(), names.end(), [&](const auto& head) { return name.starts_with(head + "."); });
   }
+  std::string weight() const { return names.front() + ".weight"; }
 };
 
 bool of_mixer(const std::string& name) {
@@ -206,16 +207,20 @@ void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const F
           ForeignReport& report) {
   std::vector<std::pair<Tensor, Tensor>> copies;
   std::vector<std::string> missing, shapes, unexpected;
-  auto targets = model.named_parameters();
+  auto named = model.named_parameters();
   const auto buffers = model.named_buffers();
-  for (const auto& buffer : buffers) targets.insert(buffer.key(), buffer.value());
-  if (options.drop_head) std::erase_if(tensors, [&](const auto& item) { return family.head.owns(item.first); });
-  for (const auto& item : targets) {
+  for (const auto& buffer : buffers) named.insert(buffer.key(), buffer.value());
+  const auto head = tensors.find(family.head.weight());
+  report.classes = head == tensors.end() || head->second.dim() == 0 ? 0 : head->second.size(0);
+  const auto classes = named[family.head.weight()].size(0);
+  const bool other_head = options.drop_head || (options.replace_head && report.classes != classes);
+  if (other_head) std::erase_if(tensors, [&](const auto& item) { return family.head.owns(item.first); });
+  for (const auto& item : named) {
     const auto& [name, wanted] = item.pair();
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
       const bool may =
-          of_mixer(name) || (options.drop_head && family.head.owns(name)) || name.ends_with("num_batches_tracked");
+          of_mixer(name) || (other_head && family.head.owns(name)) || name.ends_with("num_batches_tracked");
       (may ? report.kept : missing).push_back(name);
       continue;
     }
@@ -226,8 +231,8 @@ void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const F
       if (!resized.is_same(given)) report.resized.push_back(name);
       given = resized;
     }
-    const bool head = family.head.owns(name) && given.dim() > 0 && given.size(0) != wanted.size(0);
-    TORCH_CHECK_VALUE(!head, options.who, ": its ", name, " is for ", given.size(0), " classes, but the model has ",
+    const bool misfit = family.head.owns(name) && given.dim() > 0 && given.size(0) != wanted.size(0);
+    TORCH_CHECK_VALUE(!misfit, options.who, ": its ", name, " is for ", given.size(0), " classes, but the model has ",
                       wanted.size(0), "; build the model with as many classes, or drop the file's head");
     if (given.sizes() != wanted.sizes()) shapes.push_back(name + " is " + shape(given) + ", not " + shape(wanted));
     copies.emplace_back(wanted, given);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
+#include "base/words.h"
 #include "contextpool/data/batch.h"
 #include "contextpool/data/sampler.h"
 #include "contextpool/models/vision.h"
@@ -11,6 +13,7 @@
 #include "tasks/classification_eval.h"
 #include "tasks/image_data.h"
 #include "tasks/image_looking.h"
+#include "tasks/starting_weights.h"
 
 namespace contextpool::tasks {
 namespace {
@@ -19,6 +22,7 @@ using torch::Tensor;
 namespace F = torch::nn::functional;
 
 constexpr std::int64_t kLookedAt = 16;  // dev pictures whose windows are logged
+constexpr std::int64_t kMostRepeats = 100;
 
 class Classification : public Task {
  public:
@@ -47,7 +51,7 @@ class Classification : public Task {
                       " pictures, but only ", data_->size(ImageSplit::train), " are there to train on");
   }
   std::int64_t steps_per_epoch(std::int64_t /*length*/, std::int64_t batch) const override {
-    return (data_->size(ImageSplit::train) + batch - 1) / batch;
+    return (epoch_places() + batch - 1) / batch;
   }
   double units_per_step(std::int64_t /*length*/, std::int64_t batch) const override {
     return static_cast<double>(batch);
@@ -58,10 +62,8 @@ class Classification : public Task {
     const auto rows = data::part_of({0, place.batch}, part.index, part.count);
     const auto count = rows.end - rows.begin;
     std::vector<ImageRow> wanted;
-    for (const auto& e :
-         data::epoch_items(place.seed, data_->size(ImageSplit::train), place.items_before + rows.begin, count)) {
-      wanted.push_back({e.epoch, e.item});
-    }
+    wanted.reserve(static_cast<std::size_t>(count));
+    for (auto row = rows.begin; row < rows.end; ++row) wanted.push_back(row_at(place.seed, place.items_before + row));
     auto tensors = data_->training_rows(place.seed, wanted);
     const auto mix =
         data::choose_mix(size_, size_, mix_, data::Draws(place.seed, place.step, part.index, data::Purpose::mix));
@@ -96,7 +98,11 @@ class Classification : public Task {
     return logits.dim() == 3 ? (sum(logits.select(1, 0)) + sum(logits.select(1, 1))) / 2 : sum(logits);
   }
 
-  std::vector<std::string> take_notes() override { return data_->take_notes(); }
+  std::vector<std::string> take_notes() override {
+    auto notes = data_->take_notes();
+    if (!started_from_.empty()) notes.insert(notes.begin(), std::exchange(started_from_, {}));
+    return notes;
+  }
 
   std::optional<Score> score_dev(const StepPlace& /*place*/, bool bfloat16) override {
     const auto score = score_images(classifier(), *data_, ImageSplit::dev, options_.eval_batch, device(), bfloat16,
@@ -122,10 +128,25 @@ class Classification : public Task {
  private:
   void on_built() override {
     data_->to(device());
+    if (!options_.weights.empty()) {
+      started_from_ = start_from(*model(), family(), options_.weights, data_->class_names());
+    }
     if (!options_.channels_last) return;
     for (auto& p : model()->parameters()) {
       if (p.dim() == 4) p.set_data(p.contiguous(torch::MemoryFormat::ChannelsLast));
     }
+  }
+  // Places of an epoch: a picture each, or with repeated augmentation a copy of one.
+  std::int64_t epoch_places() const {
+    const auto pictures = data_->size(ImageSplit::train);
+    return options_.repeats > 1 ? data::repeated_epoch(pictures) : pictures;
+  }
+  // What stands at a place of the run, counted over all epochs.
+  ImageRow row_at(std::int64_t seed, std::int64_t place) const {
+    const auto pictures = data_->size(ImageSplit::train), epoch = place / epoch_places();
+    const auto [of_order, copy] = data::repeated(place % epoch_places(), options_.repeats);
+    const auto item = data::epoch_items(seed, pictures, epoch * pictures + of_order, 1).front();
+    return {item.epoch, item.item, copy};
   }
   models::ImageClassifier& classifier() { return dynamic_cast<models::ImageClassifier&>(*model()); }
   Tensor formatted(const Tensor& images) const {
@@ -143,6 +164,7 @@ class Classification : public Task {
   std::int64_t size_ = 0, classes_ = 0;
   std::unique_ptr<ImageData> data_;
   data::MixOptions mix_;
+  std::string started_from_;  // a line for the user, until it is told
 };
 
 class ClassificationKind : public TaskKind {
@@ -152,7 +174,10 @@ class ClassificationKind : public TaskKind {
   std::string summary() const override { return "Trains a classifier of pictures."; }
   OptionList train_options() const override { return list_options(ClassificationOptions{}); }
   std::vector<std::string> derived_options() const override { return {"classes"}; }
-  std::vector<std::string> fixed_options() const override { return {"format", "dev_images"}; }
+  std::vector<std::string> path_options() const override { return {"data", "weights"}; }
+  std::vector<std::string> fixed_options() const override {
+    return {"format", "dev_images", "normalization", "repeats", "weights"};
+  }
 
   void check(const OptionList& /*model*/, const OptionList& options, std::int64_t /*length*/, std::int64_t batch,
              std::int64_t parts) const override {
@@ -171,6 +196,11 @@ class ClassificationKind : public TaskKind {
                       o.mixup, " and cutmix ", o.cutmix, ", expected 0 or more");
     TORCH_CHECK_VALUE(o.eval_batch >= 1 && o.pad >= 0 && o.dev_images >= 0, "contextpool: eval-batch is ", o.eval_batch,
                       ", pad ", o.pad, ", dev-images ", o.dev_images, "; expected at least 1, 0 and 0");
+    check_word("contextpool", "normalization", o.normalization, {"auto", "cifar", "imagenet", "half"});
+    TORCH_CHECK_VALUE(o.repeats >= 1 && o.repeats <= kMostRepeats, "contextpool: repeats is ", o.repeats,
+                      ", expected 1 to ", kMostRepeats);
+    TORCH_CHECK_VALUE(o.weights.empty() || std::filesystem::exists(o.weights), "contextpool: weights: ", o.weights,
+                      ": there is no such run or file");
     TORCH_CHECK_VALUE(parts <= batch, "contextpool: accumulate is ", parts, ", but a batch has only ", batch,
                       " pictures");
     if (o.rand_augment.empty()) return;

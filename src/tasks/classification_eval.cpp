@@ -34,7 +34,7 @@ void for_each_option(Options& options, F f) {
   f("per_class", options.per_class, "file to write with the figures of each class, as JSON");
   f("dev_images", options.dev_images, "training pictures that the run held out");
   f("batch", options.batch, "pictures at once");
-  f("central_ratio", options.central_ratio, "folders: share of the short side in the central crop");
+  f("central_ratio", options.central_ratio, "folders: share of the short side in the central crop; else the model's");
   f("bfloat16", options.bfloat16, "matrix products in bfloat16");
 }
 
@@ -42,6 +42,13 @@ ClassificationEvalOptions options_of(const EvalRequest& request) {
   ClassificationEvalOptions options;
   assign_options(options, request.options);
   return options;
+}
+
+void check_classes(const std::string& where, const std::vector<std::string>& names, const TrainedClassifier& trained) {
+  const auto& expected = trained.class_names();
+  const bool same = trained.knows_class_names() ? names == expected : names.size() == expected.size();
+  TORCH_CHECK_VALUE(same, where, ": its ", names.size(), " classes are not those of the model, which has ",
+                    expected.size(), " (\"", expected.front(), "\" first, here \"", names.front(), "\")");
 }
 
 Json class_figures(const ImageScore& score, const std::vector<std::string>& names) {
@@ -119,11 +126,11 @@ EvalResult evaluate_classification(const EvalRequest& request) {
   options.data = o.data;
   options.format = o.format;
   options.dev_images = o.dev_images;
-  options.central_ratio = o.central_ratio;
-  const auto data = open_images(options, trained.image_size());
-  TORCH_CHECK_VALUE(data->class_names() == trained.class_names(), o.data, ": its ", data->class_names().size(),
-                    " classes are not those of the model, which has ", trained.class_names().size(), " (\"",
-                    trained.class_names().front(), "\" first, here \"", data->class_names().front(), "\")");
+  const bool ratio_given =
+      std::find(request.given.begin(), request.given.end(), "central_ratio") != request.given.end();
+  options.central_ratio = ratio_given ? o.central_ratio : trained.central_ratio();
+  const auto data = open_images(options, trained.image_size(), trained.normalization());
+  check_classes(o.data, data->class_names(), trained);
   const auto start = std::chrono::steady_clock::now();
   const auto score = score_images(trained.model(), *data, image_split_named(o.split), o.batch, request.device,
                                   o.bfloat16, /*channels_last=*/false, request.progress);

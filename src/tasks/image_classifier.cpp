@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
 #include "contextpool/data/images/view.h"
 #include "contextpool/models/model_file.h"
 
@@ -11,6 +12,13 @@ namespace contextpool::tasks {
 using Json = nlohmann::json;
 
 std::string classes_metadata(const std::vector<std::string>& names) { return Json(names).dump(); }
+
+data::Normalization normalization_named(const std::string& name) {
+  check_word("contextpool", "normalization", name, {"cifar", "imagenet", "half"});
+  if (name == "cifar") return data::kCifarNormalization;
+  if (name == "imagenet") return {};
+  return {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+}
 
 std::string images_metadata(const data::Normalization& normalization, double central_ratio) {
   return Json{{"mean", normalization.mean}, {"deviation", normalization.deviation}, {"central_ratio", central_ratio}}
@@ -39,7 +47,8 @@ TrainedClassifier::TrainedClassifier(const std::filesystem::path& file, torch::D
     TORCH_CHECK_VALUE(false, file.string(),
                       ": what its metadata says of classes and pictures cannot be read: ", e.what());
   }
-  if (class_names_.empty()) {  // a file of another program
+  knows_class_names_ = !class_names_.empty();
+  if (!knows_class_names_) {  // a file of another program
     for (std::int64_t i = 0; i < classes; ++i) class_names_.push_back("class " + std::to_string(i));
   }
   TORCH_CHECK_VALUE(static_cast<std::int64_t>(class_names_.size()) == classes, file.string(), ": its metadata has ",

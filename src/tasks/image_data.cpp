@@ -12,6 +12,7 @@
 #include "contextpool/data/images/tar.h"
 #include "contextpool/data/permutation.h"
 #include "contextpool/io/crc32c.h"
+#include "contextpool/tasks/image_classifier.h"
 
 namespace contextpool::tasks {
 namespace {
@@ -41,12 +42,28 @@ Labelled labelled(const data::LabelledBytes& bytes) {
           torch::tensor(c10::ArrayRef<std::int64_t>(bytes.labels), torch::kLong)};
 }
 
+// What is chosen for each row of a training batch. Rows of one epoch are chosen for together; a batch has parts of two
+// at most, but where epochs are shorter than a batch.
+Tensor choices_for(const data::BatchOptions& options, std::int64_t side, std::int64_t seed,
+                   const std::vector<ImageRow>& rows) {
+  std::vector<Tensor> choices;
+  for (std::size_t begin = 0; begin < rows.size();) {
+    const auto epoch = rows[begin].epoch;
+    std::vector<std::int64_t> indices;
+    for (; begin < rows.size() && rows[begin].epoch == epoch; ++begin) {
+      indices.push_back(data::index_of_copy(rows[begin].picture, rows[begin].copy));
+    }
+    choices.push_back(data::choose_for_batch(options, side, side, seed, epoch, indices).numbers);
+  }
+  return torch::cat(choices);
+}
+
 // Pictures that are in memory whole.
 class TensorImages : public ImageData {
  public:
   TensorImages(const Labelled& train, Labelled test, std::vector<std::string> names,
-               const ClassificationOptions& options)
-      : test_(std::move(test)), names_(std::move(names)) {
+               const ClassificationOptions& options, const data::Normalization& normalization)
+      : test_(std::move(test)), names_(std::move(names)), normalization_(normalization) {
     const auto all = train.labels.size(0), held = options.dev_images;
     TORCH_CHECK_VALUE(held >= 0 && held < all, "contextpool: dev-images is ", held, ", expected 0 to ", all - 1,
                       " of the ", all, " training pictures");
@@ -73,24 +90,14 @@ class TensorImages : public ImageData {
   const std::vector<std::string>& class_names() const override { return names_; }
   std::int64_t size(ImageSplit split) const override { return of(split).labels.size(0); }
   std::string identity() const override { return identity_; }
-  const data::Normalization& normalization() const override { return data::kCifarNormalization; }
+  const data::Normalization& normalization() const override { return normalization_; }
   void to(torch::Device device) override { on_device_ = train_.pictures.to(device); }
 
   std::vector<Tensor> training_rows(std::int64_t seed, const std::vector<ImageRow>& rows) const override {
-    // Rows of one epoch are chosen for together; a batch has parts of two at most.
-    std::vector<Tensor> choices;
-    std::vector<std::int64_t> all;
-    for (std::size_t begin = 0; begin < rows.size();) {
-      auto end = begin;
-      std::vector<std::int64_t> pictures;
-      for (; end < rows.size() && rows[end].epoch == rows[begin].epoch; ++end) pictures.push_back(rows[end].picture);
-      const auto side = train_.pictures.size(3);
-      choices.push_back(data::choose_for_batch(batch_, side, side, seed, rows[begin].epoch, pictures).numbers);
-      all.insert(all.end(), pictures.begin(), pictures.end());
-      begin = end;
-    }
-    const auto index = torch::tensor(all);
-    return {index, torch::cat(choices), train_.labels.index_select(0, index)};
+    std::vector<std::int64_t> pictures;
+    for (const auto& row : rows) pictures.push_back(row.picture);
+    const auto index = torch::tensor(pictures);
+    return {index, choices_for(batch_, train_.pictures.size(3), seed, rows), train_.labels.index_select(0, index)};
   }
 
   Tensor images(const std::vector<Tensor>& tensors) const override {
@@ -112,6 +119,7 @@ class TensorImages : public ImageData {
   Labelled train_, dev_, test_;
   Tensor on_device_;  // the training pictures
   std::vector<std::string> names_;
+  data::Normalization normalization_;
   std::string identity_;
   data::BatchOptions batch_;
 };
@@ -126,8 +134,11 @@ std::unique_ptr<data::PictureCollection> open_collection(const fs::path& folder,
 // Pictures in files.
 class FileImages : public ImageData {
  public:
-  FileImages(const fs::path& folder, const ClassificationOptions& options, std::int64_t image_size)
-      : train_(open_collection(folder / "train", {})), val_(open_collection(folder / "val", train_->class_names())) {
+  FileImages(const fs::path& folder, const ClassificationOptions& options, std::int64_t image_size,
+             const data::Normalization& normalization)
+      : train_(open_collection(folder / "train", {})),
+        val_(open_collection(folder / "val", train_->class_names())),
+        normalization_(normalization) {
     for (const auto* set : {train_.get(), val_.get()}) {
       TORCH_CHECK_VALUE(set->size() > 0, folder.string(), ": no pictures in it (train/CLASS/*.jpg, val/CLASS/*.jpg)");
     }
@@ -158,20 +169,14 @@ class FileImages : public ImageData {
 
   std::vector<Tensor> training_rows(std::int64_t seed, const std::vector<ImageRow>& rows) const override {
     std::vector<data::PictureRow> wanted;
-    std::vector<std::int64_t> pictures;
-    for (const auto& row : rows) {
-      wanted.push_back({row.picture, row.epoch});
-      pictures.push_back(row.picture);
-    }
+    for (const auto& row : rows) wanted.push_back({row.picture, row.epoch, row.copy});
     const auto count = static_cast<std::int64_t>(rows.size());
     auto pixels = torch::empty({count, data::kColours, view_.size, view_.size},
                                torch::TensorOptions(torch::kByte).memory_format(torch::MemoryFormat::ChannelsLast));
     auto labels = torch::empty({count}, torch::kLong);
     data::ThreadPool here(1);  // the loaders are the threads
     note(data::load_for_training(*train_, wanted, view_, seed, here, pixels, labels));
-    const auto choices =
-        data::choose_for_batch(batch_, view_.size, view_.size, seed, rows.front().epoch, pictures).numbers;
-    return {pixels, choices, labels};
+    return {pixels, choices_for(batch_, view_.size, seed, rows), labels};
   }
 
   Tensor images(const std::vector<Tensor>& tensors) const override {
@@ -199,14 +204,15 @@ class FileImages : public ImageData {
   std::string identity_;
 };
 
-std::unique_ptr<ImageData> noise(const ClassificationOptions& options, std::int64_t side) {
+std::unique_ptr<ImageData> noise(const ClassificationOptions& options, std::int64_t side,
+                                 const data::Normalization& normalization) {
   const auto count = std::clamp(kNoiseBytes / (data::kColours * side * side), kLeastNoise, kMostNoise);
   const auto generator = at::detail::createCPUGenerator(/*seed_val=*/1);
   const Labelled all{torch::randint(0, 256, {count, data::kColours, side, side}, generator, torch::kByte),
                      torch::randint(0, kNoiseClasses, {count}, generator, torch::kLong)};
   std::vector<std::string> names;
   for (std::int64_t i = 0; i < kNoiseClasses; ++i) names.push_back("class " + std::to_string(i));
-  return std::make_unique<TensorImages>(all, all, std::move(names), options);
+  return std::make_unique<TensorImages>(all, all, std::move(names), options, normalization);
 }
 
 std::string format_of(const ClassificationOptions& options) {
@@ -249,20 +255,25 @@ void ImageData::note(const std::vector<data::BrokenPicture>& broken) const {
   }
 }
 
-std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size) {
+std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size,
+                                       const std::optional<data::Normalization>& normalization) {
   const auto format = format_of(options);
-  if (format == "folder") return std::make_unique<FileImages>(options.data, options, image_size);
-  if (format == kNoisePictures) return noise(options, image_size);
+  const std::string usual = format == "folder" ? "imagenet" : "cifar";
+  const auto chosen =
+      normalization.value_or(normalization_named(options.normalization == "auto" ? usual : options.normalization));
+  if (format == "folder") return std::make_unique<FileImages>(options.data, options, image_size, chosen);
+  if (format == kNoisePictures) return noise(options, image_size, chosen);
   TORCH_CHECK_VALUE(image_size == data::kCifarSide, "contextpool: the pictures of ", format, " have ", data::kCifarSide,
                     " x ", data::kCifarSide, " pixels, but the model is for ", image_size, "; give it --image-size ",
                     data::kCifarSide);
   if (format == "shapes") {
     const auto train = data::make_shapes(0, 0, kShapeTrain), test = data::make_shapes(0, kShapeTrain, kShapeTest);
     return std::make_unique<TensorImages>(Labelled{train.pictures, train.labels}, Labelled{test.pictures, test.labels},
-                                          data::shape_names(), options);
+                                          data::shape_names(), options, chosen);
   }
   const auto cifar = data::read_cifar(options.data, format == "cifar10" ? 10 : 100);
-  return std::make_unique<TensorImages>(labelled(cifar.train), labelled(cifar.test), cifar.class_names, options);
+  return std::make_unique<TensorImages>(labelled(cifar.train), labelled(cifar.test), cifar.class_names, options,
+                                        chosen);
 }
 
 }  // namespace contextpool::tasks

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ inline constexpr const char* kNoisePictures = "noise";
 
 // One row of a training batch.
 struct ImageRow {
-  std::int64_t epoch, picture;
+  std::int64_t epoch, picture, copy;
 };
 
 class ImageData {
@@ -61,7 +62,8 @@ class ImageData {
   mutable std::int64_t broken_ = 0;
 };
 
-// Reads and checks. image_size: of the model.
-std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size);
+// Reads and checks. image_size: of the model. `normalization` is that of a trained model; without it the options say.
+std::unique_ptr<ImageData> open_images(const ClassificationOptions& options, std::int64_t image_size,
+                                       const std::optional<data::Normalization>& normalization = {});
 
 }  // namespace contextpool::tasks

@@ -22,8 +22,8 @@ std::unique_ptr<ImageData> validation_pictures(const LookRequest& request, const
   options.data = request.options.get<std::string>("data");
   options.format = request.options.get<std::string>("format");
   options.dev_images = request.options.get<std::int64_t>("dev_images");
-  options.central_ratio = request.options.get<double>("central_ratio");
-  const auto open = [&] { return open_images(options, trained.image_size()); };
+  options.central_ratio = trained.central_ratio();
+  const auto open = [&] { return open_images(options, trained.image_size(), trained.normalization()); };
   if (!request.data_may_be_gone) return open();
   try {
     return open();

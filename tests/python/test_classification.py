@@ -1,6 +1,10 @@
 """Classifiers of pictures through the program: trained on generated shapes and on folders, resumed, scored, used."""
 
+import io
 import json
+import re
+import struct
+import zlib
 from pathlib import Path
 
 import numpy
@@ -102,6 +106,97 @@ def test_a_broken_picture_does_not_hide_the_others(trained: Path, folder: Path) 
     assert done.returncode == 1 and "broken.jpg" in done.stderr and "val/blue/0.jpg:  blue" in done.stdout
 
 
+def bomb(side: int) -> bytes:
+    """A PNG of a few bytes that says it is `side` x `side` pixels, all of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = zlib.compress(b"\0" * (1 + 3 * side) * 2, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def bad_pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files that are no whole pictures, by what the program should say of them."""
+    folder = tmp_path_factory.mktemp("bad")
+    photo = io.BytesIO()
+    image.radial_gradient("L").convert("RGB").save(photo, "jpeg")
+    bad = {"bomb.png": bomb(200_000), "text.jpg": b"this is a text\n", "empty.png": b"",
+           "cut.jpg": photo.getvalue()[: len(photo.getvalue()) // 2]}  # fmt: skip
+    for name, content in bad.items():
+        (folder / name).write_bytes(content)
+    return {name: folder / name for name in bad}
+
+
+def test_a_picture_that_is_none_is_one_line_of_classify(trained: Path, folder: Path, bad_pictures: dict[str, Path]) -> None:
+    good = folder / "val/blue/0.jpg"
+    done = call("classify", "--run", trained, "--top", 1, *bad_pictures.values(), good)
+    assert done.returncode == 1 and done.stdout.startswith(f"{good}:  blue ")
+    lines = [line for line in done.stderr.splitlines() if "using" not in line]
+    assert len(lines) == len(bad_pictures)
+    assert all(str(path) in line for line, path in zip(lines, bad_pictures.values(), strict=True))
+    assert "200000" in lines[0]
+
+
+def with_bad_pictures(source: Path, target: Path, bad_pictures: dict[str, Path], good: int, split: str) -> None:
+    for path in [*sorted(source.glob("*.jpg"))[:good], *bad_pictures.values()]:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / path.name).write_bytes(path.read_bytes())
+
+
+def test_pictures_that_are_none_are_named_and_left_out(folder: Path, bad_pictures: dict[str, Path], tmp_path: Path) -> None:
+    for split, name in (("train", "red"), ("train", "blue"), ("val", "red"), ("val", "blue")):
+        bad = bad_pictures if name == "red" else {}
+        with_bad_pictures(folder / "val" / name, tmp_path / "data" / split / name, bad, 3, split)
+    flags = [*SMALL, "--image-size", 32, "--batch", 4, "--steps", 6, "--checkpoint-every", 6]
+    said = contextpool_says("train", "--run", tmp_path / "run", "--data", tmp_path / "data", *flags)
+    assert all(f"train/red/{name}" in said for name in bad_pictures)
+    done = call("eval", "--run", tmp_path / "run", "--json")
+    assert json.loads(done.stdout)["images"] == 6
+    assert all(f"val/red/{name}" in done.stderr for name in bad_pictures)
+
+
+def test_repeated_pictures_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
+    """Told by those that cannot be read, which are named each time."""
+    for i in range(20):
+        for name in ("red", "blue"):
+            for split in ("train", "val"):
+                (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
+                (tmp_path / "data" / split / name / f"{i}.jpg").write_bytes((folder / "val" / name / "0.jpg").read_bytes())
+            (tmp_path / "data/train" / name / f"{i}b.jpg").write_bytes(b"no picture")
+    flags = [*SMALL, "--image-size", 32, "--batch", 12, "--loaders", 0, "--data", tmp_path / "data"]
+    once = contextpool_says("train", "--run", tmp_path / "once", *flags, "--steps", 3)
+    thrice = contextpool_says("train", "--run", tmp_path / "thrice", *flags, "--epochs", 1, "--repeats", 3)
+    said = [re.findall(r"cannot be read: \S*/(\w+/\w+b\.jpg)", text) for text in (once, thrice)]
+    assert len(said[0]) == len(said[1]) == 10
+    assert len(set(said[0])) == 10
+    assert said[1][:9] == [name for name in said[1][0:9:3] for _ in range(3)]
+    assert len(set(said[1][:9])) == 3
+    assert log(tmp_path / "thrice")[-1]["images"] == 7 * 12, "an epoch has as many places as there are pictures"
+
+
+@pytest.mark.parametrize("words", [["--image-size", 48], ["--features", 8], ["--model", "resnet-32"]])
+def test_a_run_is_not_resumed_as_another_model(trained: Path, words: list[object]) -> None:
+    done = call("train", "--run", trained, "--resume", "--steps", 60, *words)
+    assert done.returncode == 2 and "a resumed run keeps it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_is_not_resumed_on_other_pictures(trained: Path, folder: Path, tmp_path: Path) -> None:
+    """Of another number of classes: the checkpoint stays as it is."""
+    for split in ("train", "val"):
+        for name in ("red", "blue", "green"):
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / "a.jpg").write_bytes((folder / "val/red/0.jpg").read_bytes())
+    before = {p.name: p.read_bytes() for p in (trained / "checkpoints").glob("*/*") if p.is_file()}
+    done = call("train", "--run", trained, "--resume", "--steps", 60, "--batch", 2, "--data", tmp_path)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "model.safetensors: a checkpoint of another model" in done.stderr
+    assert {p.name: p.read_bytes() for p in (trained / "checkpoints").glob("*/*") if p.is_file()} == before
+
+
 @pytest.mark.parametrize(
     "words, status, expected",
     [
@@ -109,6 +204,10 @@ def test_a_broken_picture_does_not_hide_the_others(trained: Path, folder: Path) 
         (["--data", "ONE"], 1, "pictures of one class only"),
         (["--data", "MISSING"], 1, "no pictures found"),
         (["--data", "SHORT"], 1, "data_batch_1.bin"),
+        (["--data", "NAMES"], 1, "batches.meta.txt"),
+        (["--data", "EMPTY_SPLIT"], 1, "no pictures"),
+        (["--data", "shapes", "--repeats", 0], 2, "repeats is 0"),
+        (["--data", "shapes", "--normalization", "imagnet"], 2, 'did you mean "imagenet"'),
         (["--data", "shapes", "--image-size", 64], 1, "give it --image-size 32"),
         (["--data", "shapes", "--label-smoothing", 2], 2, "label-smoothing is 2"),
         (["--data", "shapes", "--rand-augment", "random"], 2, "random"),
@@ -125,7 +224,13 @@ def test_bad_data_are_one_clear_line(words: list[object], status: int, expected:
     for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
         (tmp_path / "SHORT" / name).write_bytes(b"\0" * 1000)
     (tmp_path / "SHORT/batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
-    names = {"EMPTY", "ONE", "MISSING", "SHORT"}
+    (tmp_path / "NAMES").mkdir()
+    for path in (tmp_path / "SHORT").iterdir():
+        (tmp_path / "NAMES" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "NAMES/batches.meta.txt").write_text("\n".join("abcdefghi") + "\n")
+    for split in ("train/cat", "train/dog", "val"):
+        (tmp_path / "EMPTY_SPLIT" / split).mkdir(parents=True)
+    names = {"EMPTY", "ONE", "MISSING", "SHORT", "NAMES", "EMPTY_SPLIT"}
     flags = [tmp_path / w if w in names else w for w in words]
     done = call("train", "--run", tmp_path / "run", "--model", "resnet-20", "--steps", 1, "--device", "cpu", "--batch", 8, *flags)
     assert done.returncode == status, done.stderr

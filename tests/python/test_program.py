@@ -4,6 +4,7 @@ import json
 import math
 import re
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,33 @@ def test_every_config_file_is_a_preset() -> None:
     assert sorted(listed.split(", ")) == PRESETS
 
 
+def pictures_scaled_down(preset: dict, folder: Path) -> list[object]:
+    """Flags for a small model of the preset's kind, and for one step of it on pictures of the preset's kind."""
+    small = {"vit": ["--layers", 1], "dei": ["--layers", 1], "swi": ["--features", 8, "--head-features", 4],
+             "res": ["--features", 8]}[preset["model"].removeprefix("cp-")[:3]]  # fmt: skip
+    stages = 4 if "swin" in preset["model"] or preset["format"] == "folder" else 3
+    small += ["--depths", ",".join("1" * stages)] if "--layers" not in small else []
+    data = ["--data", "shapes", "--format", "shapes", "--dev-images", 40]
+    if preset["format"] == "folder":
+        small += ["--image-size", 32, "--pool-hidden", 4]
+        small += ["--features", 24, "--heads", 3, "--feedforward", 32] if "--layers" in small else []
+        for place in ("train/a", "train/b", "val/a", "val/b"):
+            (folder / "pictures" / place).mkdir(parents=True)
+            for i in range(2):
+                write_picture(folder / "pictures" / place / f"{i}.png", 40 + i)
+        data = ["--data", folder / "pictures", "--loaders", 1]
+    counted = ["--batch", 4, "--epochs", 0, "--warmup-epochs", 0, "--steps", 1, "--warmup", 1]
+    return [*small, *data, *counted, "--device", "cpu", "--threads", 1]
+
+
+def write_picture(path: Path, side: int) -> None:
+    """A PNG, without a package for it."""
+    rows = b"".join(b"\0" + bytes((x * y) % 256 for x in range(3 * side)) for y in range(side))
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_takes_a_step_scaled_down(name: str, tmp_path: Path, text: Path) -> None:
     preset = flat(contextpool_says("train", "--preset", name, "--print-config"))
@@ -103,11 +131,8 @@ def test_preset_takes_a_step_scaled_down(name: str, tmp_path: Path, text: Path) 
         small = ["--layers", 1, "--features", 16, "--heads", 2, "--feedforward", 32, "--vocabulary-size", 90]
         numbers = ["--data", "numbers-de", "--numbers", 500, "--eval-sentences", 4]
         flags = [*small, *numbers, "--steps", 1, "--device", "cpu"]
-    if "vit" in preset["model"] or "resnet" in preset["model"]:
-        small = ["--layers", 1] if "vit" in preset["model"] else ["--depths", "1,1,1"]
-        pictures = ["--data", "shapes", "--format", "shapes", "--dev-images", 40, "--batch", 4]
-        counted = ["--epochs", 0, "--warmup-epochs", 0, "--steps", 1, "--warmup", 1]
-        flags = [*small, *pictures, *counted, "--device", "cpu", "--threads", 1]
+    if preset.get("format") in ("cifar10", "folder", "shapes"):
+        flags = pictures_scaled_down(preset, tmp_path)
     contextpool_says("train", "--preset", name, "--run", tmp_path / "run", *flags)
     stages = len(preset["lr"]) if isinstance(preset["lr"], list) else 1
     losses = [line["loss"] for line in log(tmp_path / "run")]

@@ -22,6 +22,7 @@ using ForeignTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
 struct ForeignOptions {
   bool drop_head = false;       // leave the classifier of the model as it is, for other classes than the file's
+  bool replace_head = false;    // the same, only where the file has none, or one of another number of classes
   std::string who = "weights";  // opens the messages: the file's name
 };
 
@@ -29,6 +30,7 @@ struct ForeignReport {
   std::string source;                // whose names they are: timm, Microsoft, torchvision, ...
   std::vector<std::string> resized;  // tables that had another size
   std::vector<std::string> kept;     // the model's own that were not loaded: mixers and a dropped head
+  int64_t classes = 0;               // of the file's head; 0 where it has none
 };
 
 // Copies the tensors into the model, converting dtypes and devices. The parameters of mixers stay as they are where a

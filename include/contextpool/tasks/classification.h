@@ -1,6 +1,6 @@
 // Image classification: which of the classes is in a picture. A batch is rows of an epoch's permutation, augmented by
-// choices that are a function of (seed, epoch, picture); the loss is the cross-entropy with smoothed, perhaps mixed
-// targets; the score is the accuracy on the dev pictures.
+// choices that are a function of (seed, epoch, picture, copy); the loss is the cross-entropy with smoothed, perhaps
+// mixed targets; the score is the accuracy on the dev pictures.
 //
 // Data by their format:
 //   cifar10, cifar100   the official binary files; the last `dev_images` of a fixed shuffle of the training pictures
@@ -36,6 +36,9 @@ struct ClassificationOptions {
   double jitter = 0;
   double min_area = 0.08;
   double central_ratio = 0.875;
+  std::int64_t repeats = 1;
+  std::string normalization = "auto";
+  std::string weights;
   bool channels_last = false;
 };
 
@@ -56,6 +59,11 @@ void for_each_option(Options& options, F f) {
   f("jitter", options.jitter, "folders: colour jitter, where there is no RandAugment");
   f("min_area", options.min_area, "folders: smallest share of a picture's area in a random crop");
   f("central_ratio", options.central_ratio, "folders: share of the short side in the central crop, when scoring");
+  f("repeats", options.repeats, "copies of a picture side by side in an epoch, which then shows 1 / repeats of them");
+  f("normalization", options.normalization,
+    "of pixels: cifar, imagenet or half (mean and deviation 0.5); auto: cifar for small pictures, else imagenet");
+  f("weights", options.weights,
+    "start from these: a run, or a safetensors file with the names of timm, torchvision, Microsoft or this program");
   f("channels_last", options.channels_last, "memory format of images and convolutions");
 }
 

@@ -20,6 +20,8 @@ namespace contextpool::tasks {
 constexpr const char* kClassesKey = "contextpool.classes";
 constexpr const char* kImagesKey = "contextpool.images";
 std::string classes_metadata(const std::vector<std::string>& names);
+// cifar, imagenet or half (mean and deviation 0.5).
+data::Normalization normalization_named(const std::string& name);
 std::string images_metadata(const data::Normalization& normalization, double central_ratio);
 
 class TrainedClassifier {
@@ -29,7 +31,12 @@ class TrainedClassifier {
 
   const std::vector<std::string>& class_names() const { return class_names_; }
   models::ImageClassifier& model() { return *model_; }
+  // False where the file does not say; they are "class 0", "class 1", ... then.
+  bool knows_class_names() const { return knows_class_names_; }
   std::int64_t image_size() const { return image_size_; }
+  // How the pictures were normalized and cropped that it was trained on.
+  const data::Normalization& normalization() const { return normalization_; }
+  double central_ratio() const { return central_ratio_; }
   torch::Device device() const { return device_; }
 
   // A JPEG or PNG file's bytes cropped as for the network, uint8 [1, side, side, 3]. Throws data::ImageError.
@@ -43,6 +50,7 @@ class TrainedClassifier {
   std::shared_ptr<models::ImageClassifier> model_;
   torch::Device device_;
   std::vector<std::string> class_names_;
+  bool knows_class_names_ = true;
   std::int64_t image_size_ = 0;
   data::Normalization normalization_;
   double central_ratio_ = 0.875;

@@ -45,7 +45,7 @@ struct Chunk {
   void add_at(double* row, int v, V value) const {
     double* p = row + first + v * static_cast<int>(sizeof(V) / sizeof(value[0]));
     if constexpr (part) {
-      for (int k = 0; k < lanes; ++k) p[k] += static_cast<double>(value[k]);
+      add_double_first(p, value, lanes);
     } else {
       add_double(p, value);
     }

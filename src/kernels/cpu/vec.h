@@ -131,7 +131,8 @@ inline void store(f16* p, Vec<float> v) {
   __builtin_memcpy(p, &half, sizeof(half));
 }
 
-// The first n lanes only; the others read as 0 and are not written.
+// The first n lanes only; the others read as 0 and are not written. Where there are instructions for it, in one:
+// a copy of n elements to a whole vector and back waits for memory, which made maps of 4 channels slower than of 64.
 template <class S>
 auto load_first(const S* p, int n) {
   S lanes[kLanes<typename SumOf<S>::Type>] = {};
@@ -146,6 +147,32 @@ void store_first(S* p, V v, int n) {
   __builtin_memcpy(p, lanes, static_cast<std::size_t>(n) * sizeof(S));
 }
 
+#if defined(__AVX512F__)
+inline Vec<float> load_first(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << n) - 1), p);
+}
+inline Vec<double> load_first(const double* p, int n) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1U << n) - 1), p);
+}
+inline void store_first(float* p, Vec<float> v, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1U << n) - 1), v);
+}
+inline void store_first(double* p, Vec<double> v, int n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1U << n) - 1), v);
+}
+#elif defined(__AVX2__)
+inline __m256i first_floats(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline __m256i first_doubles(int n) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+inline Vec<float> load_first(const float* p, int n) { return _mm256_maskload_ps(p, first_floats(n)); }
+inline Vec<double> load_first(const double* p, int n) { return _mm256_maskload_pd(p, first_doubles(n)); }
+inline void store_first(float* p, Vec<float> v, int n) { _mm256_maskstore_ps(p, first_floats(n), v); }
+inline void store_first(double* p, Vec<double> v, int n) { _mm256_maskstore_pd(p, first_doubles(n), v); }
+#endif
+
 inline float to_float(float v) { return v; }
 inline double to_float(double v) { return v; }
 template <class S>
@@ -157,18 +184,20 @@ float to_float(S v) {
 template <class S>
 Vec<double> load_double(const S* p, int n = kLanes<double>) {
   constexpr int w = kLanes<double>;
-  typename SumOf<S>::Type lanes[w] = {};
-  if constexpr (std::is_same_v<S, typename SumOf<S>::Type>) {
-    if (n == w) {
-      __builtin_memcpy(lanes, p, sizeof(lanes));
-    } else {
-      __builtin_memcpy(lanes, p, static_cast<std::size_t>(n) * sizeof(S));
-    }
-  } else {
+  using T = typename SumOf<S>::Type;
+  using Narrow = typename VecOf<T, w * sizeof(T)>::Type;
+  Narrow narrow = {};
+  if constexpr (!std::is_same_v<S, T>) {
+    T lanes[w] = {};
     for (int i = 0; i < n; ++i) lanes[i] = to_float(p[i]);
+    narrow = load_raw<Narrow>(lanes);
+  } else if (n == w) {
+    narrow = load_raw<Narrow>(p);
+  } else {
+    const auto first = load_first(p, n);
+    __builtin_memcpy(&narrow, &first, sizeof(narrow));
   }
-  using Narrow = typename VecOf<typename SumOf<S>::Type, w * sizeof(typename SumOf<S>::Type)>::Type;
-  return __builtin_convertvector(load_raw<Narrow>(lanes), Vec<double>);
+  return __builtin_convertvector(narrow, Vec<double>);
 }
 
 // p += v, in double.
@@ -186,13 +215,28 @@ inline void add_double(double* p, Vec<float> v) {
 #endif
 }
 
+// The same with the first n lanes only.
+inline void add_double_first(double* p, Vec<double> v, int n) { store_first(p, load_first(p, n) + v, n); }
+inline void add_double_first(double* p, Vec<float> v, int n) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+  constexpr int w = kLanes<double>;
+  using Half = VecOf<float, kVectorBytes / 2>::Type;
+  Half halves[2];
+  __builtin_memcpy(halves, &v, sizeof(v));
+  add_double_first(p, __builtin_convertvector(halves[0], Vec<double>), n < w ? n : w);
+  if (n > w) add_double_first(p + w, __builtin_convertvector(halves[1], Vec<double>), n - w);
+#else
+  for (int k = 0; k < n; ++k) p[k] += static_cast<double>(v[k]);
+#endif
+}
+
 template <class S>
 void store_double(S* p, Vec<double> v, int n = kLanes<double>) {
   using T = typename SumOf<S>::Type;
   constexpr int w = kLanes<double>;
   const auto narrow = __builtin_convertvector(v, typename VecOf<T, w * sizeof(T)>::Type);
-  if constexpr (std::is_same_v<S, T>) {
-    __builtin_memcpy(p, &narrow, static_cast<std::size_t>(n) * sizeof(S));
+  if (std::is_same_v<S, T> && n == w) {
+    __builtin_memcpy(p, &narrow, sizeof(narrow));
   } else {
     Vec<T> wide = {};
     __builtin_memcpy(&wide, &narrow, sizeof(narrow));
