@@ -6,7 +6,6 @@ side is the formula of peers.py, eagerly and under torch.compile. Prints markdow
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -18,6 +17,9 @@ from torch import Tensor
 import contextpool
 import peers
 from measure import machine, medians_ms, memory, print_table
+
+sys.path.append(str(Path(__file__).parents[1] / "tests/python"))
+from pool1d_cases import weights
 
 LENGTHS = (256, 577, 1024, 2048, 8192)
 LONG_LENGTHS = (131072, 1048576)
@@ -38,10 +40,7 @@ def error(x: Tensor, log_weight: Tensor, sigma: Tensor, causal: bool, targets: i
     y = contextpool.pool1d(x, log_weight, sigma, causal)
     n = x.shape[1]
     i = torch.linspace(0, n - 1, min(n, targets)).long()
-    t = i[:, None].double() - torch.arange(n).double()
-    score = log_weight[0].double() - t**2 / (2 * sigma[0, i, None].double() ** 2)
-    outside = (t**2 > 160 * sigma[0, i, None].double() ** 2) | (t < 0 if causal else t != t)
-    exact = torch.softmax(score.masked_fill(outside, -math.inf), -1) @ x[0].double()
+    exact = (weights(log_weight.double(), sigma[:, i].double(), causal, i) @ x.double())[0]
     return ((y[0, i].double() - exact).abs().max() / x.abs().max()).item()
 
 

@@ -9,13 +9,14 @@ set_property(CACHE CONTEXTPOOL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONTEXTPOOL_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities; 80 stands for its PTX too")
 
 set(_kernels
-    pool1d/pool1d
-    pool1d/plan/plan pool1d/plan/sort
-    pool1d/tree/tree
-    pool1d/half/forward pool1d/half/gather pool1d/half/scores
-    pool1d/float32/balance pool1d/float32/forward pool1d/float32/gather pool1d/float32/origin pool1d/float32/scores
+    pool1d/pool1d pool1d/index
+    pool1d/plan/plan pool1d/plan/sort pool1d/plan/weights
+    pool1d/tree/tree pool1d/tree/up pool1d/tree/down
+    pool1d/half/forward pool1d/half/scores pool1d/half/gather_blocks pool1d/half/gather_tokens
+    pool1d/float32/balance pool1d/float32/forward pool1d/float32/origin pool1d/float32/scores
+    pool1d/float32/gather_blocks pool1d/float32/gather_tokens
     pool1d/float64/formula
-    pool2d/pool2d pool2d/backward pool2d/forward pool2d/layout pool2d/plan)
+    pool2d/pool2d pool2d/backward_pixels pool2d/backward_targets pool2d/forward pool2d/layout pool2d/plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 # The fused operators of a training step: a folder each, and the glue of the same name in src/ops/cuda.
 set(_step_operators add_layer_norm bias_gelu cross_entropy rotary)

@@ -4,19 +4,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/splitmix64.h"
+
 namespace contextpool::models {
 namespace {
 
-// A number in [0, 1) that is a pure function of (seed, index): the finaliser of SplitMix64 (Steele, Lea and Flood 2014)
-// on both, one after the other.
-uint64_t mix(uint64_t z) {
-  z += 0x9e3779b97f4a7c15U;
-  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31U);
+// A number in [0, 1) that is a pure function of (seed, index).
+double uniform(uint64_t seed, uint64_t index) {
+  return static_cast<double>(splitmix64(splitmix64(seed) ^ index) >> 11U) * 0x1p-53;
 }
-
-double uniform(uint64_t seed, uint64_t index) { return static_cast<double>(mix(mix(seed) ^ index) >> 11U) * 0x1p-53; }
 
 constexpr int64_t kPromptPart = 512;  // tokens of the prompt at once: bounds the memory, and shows progress
 

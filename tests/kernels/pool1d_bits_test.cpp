@@ -95,9 +95,8 @@ TEST_P(KernelBits, RowsOfABatchDoNotShowInEachOther) {
   }
 }
 
-// Later sizes decide which sources are merged; a weight that is no number and that no earlier target has as a source
-// must not show then.
-TEST_P(KernelBits, LaterSizesDoNotShowBesideAWeightThatIsNoNumber) {
+// Later sizes decide which sources are merged; a NaN weight that no earlier target has as a source must not show then.
+TEST_P(KernelBits, LaterSizesDoNotShowBesideANaNWeight) {
   Case c = spec(1, 400, 5);
   if (!c.causal) GTEST_SKIP() << "about causal rows";
   Problem p = problem(c);

@@ -79,24 +79,6 @@ inline Result reference_of(const Problem& row) {
   return r;
 }
 
-// p_ij of one target, from the formula.
-inline std::vector<double> weights_of(const Problem& row, std::int64_t m) {
-  const std::int64_t i = row.spec.tokens - row.spec.targets + m;
-  const double sigma = row.sigma[static_cast<std::size_t>(m)];
-  std::vector<double> p(row.log_weight);
-  for (std::int64_t j = 0; j < row.spec.tokens; ++j) {
-    if (j == i) continue;
-    const auto t = static_cast<double>(i - j);
-    const bool exists = sigma > 0 && t * t <= 160 * sigma * sigma && (j < i || !row.spec.causal);
-    p[static_cast<std::size_t>(j)] = exists ? p[static_cast<std::size_t>(j)] - t * t / (2 * sigma * sigma) : -kInf;
-  }
-  const double top = *std::max_element(p.begin(), p.end());
-  double sum = 0;
-  for (double& v : p) sum += v = v == -kInf ? 0 : std::exp(v - top);
-  for (double& v : p) v = sum == 0 ? 0 : v / sum;
-  return p;
-}
-
 inline double norm(const double* v, std::int64_t count) {
   double sum = 0;
   for (std::int64_t d = 0; d < count; ++d) sum += v[d] * v[d];
@@ -117,7 +99,7 @@ inline Scales scales_of(const Problem& row) {
     dy_norm = std::max(dy_norm, norm(row.dy.data() + m * c.channels, c.channels));
     const double sigma = row.sigma[static_cast<std::size_t>(m)];
     if (!(sigma > 0)) continue;
-    const auto p = weights_of(row, m);
+    const auto p = reference::pool1d_weights(arguments(row), m);
     double sum = 0;
     for (std::int64_t j = 0; j < c.tokens; ++j) {
       const auto t = static_cast<double>(c.tokens - c.targets + m - j);
@@ -142,7 +124,7 @@ inline Result dense_in_half(const Problem& row) {
            .dlog_weight = std::vector<double>(row.log_weight.size()),
            .dsigma = std::vector<double>(row.sigma.size())};
   for (const auto m : row.visited) {
-    const auto p = weights_of(row, m);
+    const auto p = reference::pool1d_weights(arguments(row), m);
     const double* dy = row.dy.data() + m * c.channels;
     double* y = r.y.data() + m * c.channels;
     std::vector<double> dp(p.size());
@@ -182,7 +164,7 @@ inline std::pair<double, double> rounding_of_scores(const Problem& row) {
   std::vector<double> dlog_weight(row.log_weight.size());
   double dsigma = 0;
   for (const auto m : row.visited) {
-    const auto p = weights_of(row, m);
+    const auto p = reference::pool1d_weights(arguments(row), m);
     std::vector<double> score(p.size());
     double mean = 0;
     for (std::size_t j = 0; j < p.size(); ++j) {

@@ -117,7 +117,7 @@ inline Bytes run(const Problem& p, const cpu::Parallel& parallel, const Kernels&
   const auto log_weight = packed(fine, p.log_weight);
   const auto sigma = packed(fine, p.sigma);
   const auto dy = packed(c.type, p.dy);
-  cpu::Pool1d in;
+  Pool1d in;
   in.batch = c.batch;
   in.tokens = c.tokens;
   in.targets = c.targets;

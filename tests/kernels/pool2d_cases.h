@@ -167,32 +167,6 @@ inline std::vector<Case2d> covering_cases_2d(std::uint64_t seed) {
 
 // --- is a result right? ----------------------------------------------------------------------------------------------
 
-// p_ij and d^2 of one target of map b, from the formula.
-struct Sources2d {
-  std::vector<double> p, square;
-};
-
-inline Sources2d sources_of(const Problem2d& prob, std::int64_t b, std::int64_t m) {
-  const auto& c = prob.spec;
-  const double sigma = prob.sigma[static_cast<std::size_t>(b * c.targets() + m)];
-  const std::int64_t row = m / c.out_width() * c.stride_h, column = m % c.out_width() * c.stride_w;
-  Sources2d s;
-  for (std::int64_t j = 0; j < c.pixels(); ++j) {
-    const std::int64_t i = j / c.width;
-    const auto di = static_cast<double>(row - i), dj = static_cast<double>(column - j % c.width);
-    const double square = di * di + dj * dj;
-    const double l = prob.log_weight[static_cast<std::size_t>(b * c.pixels() + j)];
-    const bool exists = square == 0 || (sigma > 0 && square <= 160 * sigma * sigma);
-    s.square.push_back(square);
-    s.p.push_back(!exists ? -kInf : square == 0 ? l : l - square / (2 * sigma * sigma));
-  }
-  const double top = *std::max_element(s.p.begin(), s.p.end());
-  double sum = 0;
-  for (double& v : s.p) sum += v = v == -kInf ? 0 : std::exp(v - top);
-  for (double& v : s.p) v = sum == 0 ? 0 : v / sum;
-  return s;
-}
-
 // What the contract asks of one map.
 struct Expected2d {
   Result want;
@@ -226,7 +200,7 @@ inline Expected2d expected_of(const Problem2d& prob, std::int64_t b) {
     const double* dy = dys + m * c.channels;
     reference::pool2d(in, m, e.want.y.data() + m * c.channels);
     reference::pool2d_backward(in, m, dy, e.want.dx.data(), e.want.dlog_weight.data(), e.want.dsigma.data() + m);
-    const auto s = sources_of(prob, b, m);
+    const auto s = reference::pool2d_sources(in, m);
     dy_norm = std::max(dy_norm, norm(dy, c.channels));
     double second = 0, mean = 0;
     std::vector<double> dp(s.p.size());

@@ -50,7 +50,7 @@ Bytes run(const Problem2d& p, const cpu::Parallel& parallel, const MapKernels& k
   const auto dy = features(p.dy, c.targets());
   const auto log_weight = packed(fine, p.log_weight);
   const auto sigma = packed(fine, p.sigma);
-  cpu::Pool2d in;
+  Pool2d in;
   in.batch = c.batch;
   in.channels = c.channels;
   in.height = c.height;

@@ -72,18 +72,24 @@ def make(
     return Inputs(*(laid_out(t.to(device), layout) for t in parts))
 
 
-def squares(height: int, width: int, stride: Stride, device: torch.device) -> Tensor:
-    """d^2 between targets and pixels, [Ho Wo, H W]."""
+def squares(
+    height: int, width: int, stride: Stride, device: torch.device, targets: Tensor | None = None
+) -> Tensor:
+    """d^2 between targets (all, or those with these numbers) and pixels, [targets, H W]."""
+    ho, wo = out_size(height, width, stride)
+    m = torch.arange(ho * wo, device=device) if targets is None else targets
     i, j = torch.arange(height, device=device), torch.arange(width, device=device)
-    di2 = (i[:: stride[0], None] - i).square()
-    dj2 = (j[:: stride[1], None] - j).square()
-    return (di2[:, None, :, None] + dj2[None, :, None, :]).flatten(2).flatten(0, 1)
+    di2 = ((m // wo * stride[0])[:, None] - i).square()
+    dj2 = ((m % wo * stride[1])[:, None] - j).square()
+    return (di2[:, :, None] + dj2[:, None, :]).flatten(1)
 
 
-def weights(log_weight: Tensor, sigma: Tensor, stride: Stride) -> Tensor:
-    """p_ij, [B, Ho Wo, H W], in the dtype of sigma: the formula with its support, masks and limits."""
-    d2 = squares(*log_weight.shape[1:], stride, sigma.device).to(sigma.dtype)
+def weights(log_weight: Tensor, sigma: Tensor, stride: Stride, targets: Tensor | None = None) -> Tensor:
+    """p_ij, [B, targets, H W], in the dtype of sigma: the formula with its support, masks and limits."""
+    d2 = squares(*log_weight.shape[1:], stride, sigma.device, targets).to(sigma.dtype)
     size, l = sigma.flatten(1)[..., None], log_weight.flatten(1)[:, None, :]
+    if targets is not None:
+        size = size[:, targets]
     exists = ((d2 == 0) | ((size > 0) & (d2 <= 160 * size * size))) & (l != -INF)
     ratio = torch.where(exists & (d2 != 0), d2.sqrt() / torch.where(size > 0, size, 1), 0)
     score = torch.where(exists, l - ratio * ratio / 2, -INF)

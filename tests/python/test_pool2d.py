@@ -13,7 +13,7 @@ from torch import Tensor
 
 import contextpool
 from pool1d_cases import DTYPES, INF, NAN, Inputs, weight_dtype
-from pool2d_cases import MAP_ALGORITHMS, check, formula, laid_out, make, out_size
+from pool2d_cases import MAP_ALGORITHMS, check, formula, laid_out, make, out_size, weights
 
 OP = torch.ops.contextpool.pool2d.default
 OP_BACKWARD = torch.ops.contextpool._pool2d_backward.default
@@ -65,14 +65,11 @@ def test_accuracy_on_the_maps_of_networks(stride: tuple[int, int]) -> None:
     for side in (56, 112):
         inputs = make((1, 8, side, side), stride, torch.float32, "proportional")
         y = contextpool.pool2d(*inputs, stride).flatten(2)
-        i, j = torch.arange(side).double()[:, None], torch.arange(side).double()
         ho, wo = out_size(side, side, stride)
-        for m in range(0, ho * wo, 7 * side - 1):
-            d2 = (i - m // wo * stride[0]) ** 2 + (j - m % wo * stride[1]) ** 2
-            size = inputs.sigma.double().flatten()[m]
-            score = (inputs.log_weight[0].double() - d2 / (2 * size**2)).masked_fill(d2 > 160 * size**2, -INF)
-            want = inputs.x[0].double().flatten(1) @ torch.softmax(score.flatten(), 0)
-            assert (y[0, :, m].double() - want).abs().max() <= 1e-5 * inputs.x.abs().max()
+        targets = torch.arange(0, ho * wo, 7 * side - 1)
+        p = weights(inputs.log_weight.double(), inputs.sigma.double(), stride, targets)
+        want = inputs.x.double().flatten(2) @ p.mT
+        assert (y[:, :, targets].double() - want).abs().max() <= 1e-5 * inputs.x.abs().max()
 
 
 def test_example_by_hand() -> None:

@@ -66,7 +66,7 @@ at::Tensor normal_table(const at::Device& device) {
   return table;
 }
 
-// SplitMix64's finalizer, as data/random.cpp has it, on a tensor; >> keeps the sign there, so the upper bits are cut.
+// splitmix64 on a tensor, as base/splitmix64.h has it on a number; >> keeps the sign there, so the upper bits are cut.
 at::Tensor finalized(const at::Tensor& numbers) {
   const auto shifted = [](const at::Tensor& z, int by) {
     return z.__rshift__(by).bitwise_and((std::int64_t{1} << (64 - by)) - 1);

@@ -23,12 +23,12 @@ void balance(std::int64_t tokens, std::int64_t counting, double* scores, double*
     mass += scalars[2 * j + 1];
     squares += scalars[2 * j + 1] * scalars[2 * j + 1];
   }
-  // Where a gradient is no number, the sum says nothing about the others.
+  // Where a gradient is NaN, the sum says nothing about the others.
   const bool balances = squares > 0 && std::isfinite(residue);
-  const double share = balances ? residue / (kAlike * mass * mass + squares) : 0;
+  const double factor = balances ? residue / (kCommonVariance * mass * mass + squares) : 0;
   for (std::int64_t j = 0; j < tokens; ++j) {
     const double own = scalars[2 * j + 1];
-    dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - share * own * (kAlike * mass + own));
+    dl[j] = static_cast<T>(scores[j] - scalars[2 * j] - factor * own * (kCommonVariance * mass + own));
   }
 }
 

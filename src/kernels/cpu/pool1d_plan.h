@@ -6,8 +6,8 @@
 // normaliser Z is between W g(t_far) and W g(t_near), and its part of the second moment V = sum w g (t / sigma)^2,
 // which is what the gradient of sigma is made of, lies between similar bounds.
 //   - The largest of the lower bounds is a lower bound of Z (of V). A block is dropped if its upper bounds are below
-//     2^-kDrop / (number of blocks) of both, and those of its heaviest token below 2^-(kDrop - kSpare) / (number of
-//     tokens): what all targets leave out of one token is missing from its gradient.
+//     2^-kDrop / (number of blocks) of both, and those of its heaviest token below 2^-(kDrop - kLevelSlack) / (number
+//     of tokens): what all targets leave out of one token is missing from its gradient.
 //   - Merging a block costs an error of W g(t_far) 2^error(q), q = t * length / sigma^2 with t the distance of its
 //     middle. If that is more than 2^-kTolerance Z (and likewise for V) for any kept block, the target takes blocks
 //     half as long, and so on; below q = kAlways the error is always small enough, so this ends after a few steps
@@ -84,7 +84,7 @@ struct PlanInput {
   const double* bits = nullptr;
   const double* total = nullptr;     // of blocks, as in Masses
   const double* exponent = nullptr;  // likewise
-  double wide = 0;                   // the least size whose target takes blocks
+  double least_size = 0;             // the least size whose target takes blocks
   bool causal = false;
   bool keep_all = false;  // dense: the whole support, token by token
 };
@@ -100,7 +100,7 @@ class Planner {
     const std::int64_t lo = std::max<std::int64_t>(0, i - radius);
     const std::int64_t hi = in_.causal ? i + 1 : std::min(n, i + radius + 1);
     const double inv = radius > 0 ? kLog2E / (2 * sigma * sigma) : 0;
-    if (in_.total != nullptr && sigma >= in_.wide && !in_.keep_all) {
+    if (in_.total != nullptr && sigma >= in_.least_size && !in_.keep_all) {
       int level = sigma < kInfinity ? std::min(level_of(sigma), in_.shape->top) : in_.shape->top;
       for (; level >= in_.shape->leaf; --level) {
         Plan plan{lo, hi, level, 0};
@@ -111,7 +111,7 @@ class Planner {
   }
 
  private:
-  // The largest t with t^2 <= 160 sigma^2, at most n.
+  // The largest t with t^2 <= 160 sigma^2, at largest n.
   static std::int64_t support(double sigma, std::int64_t n) {
     if (!(sigma > 0)) return 0;
     const double square = 160 * sigma * sigma;
@@ -129,9 +129,9 @@ class Planner {
     auto z = nothing;
     auto v = nothing;
     for (std::int64_t j = lo; j < hi; j += w) {
-      const Share share = token_share(i, inv, j, hi);
-      z = share.weight > z ? share.weight : z;
-      v = share.moment > v ? share.moment : v;
+      const TokenTerms terms = token_share(i, inv, j, hi);
+      z = terms.weight > z ? terms.weight : z;
+      v = terms.moment > v ? terms.moment : v;
     }
     const double largest = max_lanes(z);
     if (largest == -kInfinity) return {i, i, -1, 0};
@@ -142,8 +142,8 @@ class Planner {
     std::int64_t begin = hi;
     std::int64_t end = lo;
     const auto visit = [&](std::int64_t j) {
-      const Share share = token_share(i, inv, j, hi);
-      const auto kept = (share.weight > -kInfinity) & ((share.weight >= least) | (share.moment >= least_moment));
+      const TokenTerms terms = token_share(i, inv, j, hi);
+      const auto kept = (terms.weight > -kInfinity) & ((terms.weight >= least) | (terms.moment >= least_moment));
       bool any = false;
       for (int k = 0; k < w; ++k) {
         if (!kept[k]) continue;
@@ -159,10 +159,10 @@ class Planner {
   }
 
   // log2 of what tokens j, j + 1, ... give to Z, and (up to a factor of 2) to V sigma^2; -inf past the end.
-  struct Share {
+  struct TokenTerms {
     Vec<double> weight, moment;
   };
-  Share token_share(std::int64_t i, double inv, std::int64_t j, std::int64_t hi) const {
+  TokenTerms token_share(std::int64_t i, double inv, std::int64_t j, std::int64_t hi) const {
     const auto t = static_cast<double>(i - j) - iota();
     const auto left = static_cast<double>(hi - j);
     const bool whole = hi - j >= kLanes<double>;
@@ -183,10 +183,10 @@ class Planner {
       p += in_.shape->index(level, block);
       return count >= kLanes<double> ? load(p) : load_first(p, static_cast<int>(count));
     };
-    constexpr int kSpare = 2;
+    constexpr int kLevelSlack = 2;
     const auto total = of(in_.total);
-    const auto heaviest = of(in_.exponent) + static_cast<double>(1 + level - kSpare);  // as a block of such tokens
-    const auto start = static_cast<double>((block << level) - i) + lane * length;      // first token, relative to i
+    const auto heaviest = of(in_.exponent) + static_cast<double>(1 + level - kLevelSlack);  // as a block of such tokens
+    const auto start = static_cast<double>((block << level) - i) + lane * length;  // first token, relative to i
     const auto last = start + (length - 1);
     const auto zero = Vec<double>{};
     const auto left = -last > zero ? -last : zero;
@@ -214,16 +214,16 @@ class Planner {
     const std::int64_t whole_end = right_whole ? past : past - 1;
 
     const auto nothing = Vec<double>{} - kInfinity;
-    auto most = nothing;
-    auto most_moment = nothing;
+    auto largest = nothing;
+    auto largest_moment = nothing;
     for (std::int64_t b = whole_begin; b < whole_end; b += w) {
       const Bounds bound = bounds(i, inv, level, b, whole_end - b);
-      most = bound.lower > most ? bound.lower : most;
-      most_moment = bound.lower_moment > most_moment ? bound.lower_moment : most_moment;
+      largest = bound.lower > largest ? bound.lower : largest;
+      largest_moment = bound.lower_moment > largest_moment ? bound.lower_moment : largest_moment;
     }
-    const double z = std::max(in_.bits[i], max_lanes(most));
+    const double z = std::max(in_.bits[i], max_lanes(largest));
     plan.scale = z;
-    const double v = max_lanes(most_moment);  // of V sigma^2
+    const double v = max_lanes(largest_moment);  // of V sigma^2
 
     const double drop = A::kDrop + ceil_log2(past - first);
     const auto half = static_cast<double>(length) / 2;
@@ -238,10 +238,10 @@ class Planner {
       const auto error = bound.lower + A::error(q);
       const auto t2 = bound.far * bound.far;
       const auto moment_error = error + floor_log2(t2 > square ? t2 : Vec<double>{} + square) + 1.0;
-      const auto wrong =
+      const auto too_coarse =
           kept & (q > A::kAlways) & ((error > z - A::kTolerance) | (moment_error > v - A::kMomentTolerance));
       for (int k = 0; k < w; ++k) {
-        if (wrong[k]) return false;
+        if (too_coarse[k]) return false;
         if (!kept[k]) continue;
         keep_begin = std::min(keep_begin, b + k);
         keep_end = b + k + 1;

@@ -98,8 +98,8 @@ class Row {
   // What dy of a target holds.
   enum class Kind : std::uint8_t { zero, finite, other };
 
-  // What the backward needs of a target again: the scale of its weights, 1 / their sum, c_i, and where its weights are
-  // kept (below 0: nowhere).
+  // What the backward needs to know of a target: the scale of its weights, 1 / their sum, c_i, and where its weights
+  // are kept (below 0: nowhere).
   struct State {
     double scale;
     double inverse;
@@ -141,7 +141,7 @@ class Row {
   // The least size whose target takes blocks. Merging costs about as much as reading all tokens four times: it pays if
   // as many targets as there are, with windows of about 6 sigma on a side, would read more. What the others' sizes are
   // must not matter to a target.
-  double wide() const {
+  double least_block_size() const {
     constexpr std::int64_t kMerging = 4;
     const std::int64_t window = in_.causal ? 6 : 12;
     const double least = std::ldexp(1.0, shape_.leaf);
@@ -150,12 +150,13 @@ class Row {
     return std::max(least, static_cast<double>(kMerging * in_.tokens) / static_cast<double>(window * in_.targets));
   }
   bool wants_tree() const {
-    if (shape_.top < shape_.leaf || wide() == kInfinity) return false;
-    return std::any_of(in_.sigma, in_.sigma + in_.targets, [least = wide()](T sigma) { return sigma >= least; });
+    if (shape_.top < shape_.leaf || least_block_size() == kInfinity) return false;
+    return std::any_of(in_.sigma, in_.sigma + in_.targets,
+                       [least = least_block_size()](T sigma) { return sigma >= least; });
   }
 
   // Room for the weights that are kept from scoring to spreading: those of targets that have few, so that it takes at
-  // most half of x. That is each target's own matter (the others are found again, which rounds in another way).
+  // most half of x. That is each target's own matter (the others are computed once more, which rounds differently).
   void keep_weights() {
     std::int64_t kept = 0;
     for (std::int64_t m = 0; m < in_.targets; ++m) {
@@ -170,12 +171,12 @@ class Row {
 
   void make_plans() {
     const Planner<T> planner({&shape_, bits_.data(), masses_ ? masses_->total.data() : nullptr,
-                              masses_ ? masses_->exponent.data() : nullptr, wide(), in_.causal,
+                              masses_ ? masses_->exponent.data() : nullptr, least_block_size(), in_.causal,
                               in_.algorithm == Algorithm::dense});
     parallel_.run(in_.targets, 64, [&](std::int64_t begin, std::int64_t end) {
       Cover cover;
       for (std::int64_t m = begin; m < end; ++m) {
-        // A size that is no number has no window; its row is filled with NaN where results are written.
+        // A NaN size has no window; its row is filled with NaN where results are written.
         plans_[m] = is_nan(m) ? Plan{} : planner.plan(position(m), in_.sigma[m]);
         cover.assign(plans_[m], shape_, in_.causal, p);
         offsets_[m + 1] = cover.rows();
@@ -298,7 +299,7 @@ class Row {
     }
   }
 
-  // y of a tile's members. A sum of many rows is folded now and then, and one that is not finite may have met a row of
+  // y of a tile's members. A sum of many rows is folded now and then, and one that is not finite may include a row of
   // no concern to it: these are summed alone.
   void pool_tile(Workspace& work, const T* weights, S* y) const {
     work.strips.assign(work.members.data(), work.count, [](const Member& m) { return m.cover.sources() <= kFold; });
@@ -460,7 +461,7 @@ class Row {
   }
 
   // Tokens begin..end and the blocks that start there.
-  struct Share {
+  struct TokenRange {
     std::int64_t begin, end;
 
     // The first row of a level that is not before token t.
@@ -472,8 +473,8 @@ class Row {
     bool has(int level, std::int64_t r) const { return r >= row(level, begin) && r < row(level, end); }
   };
 
-  void spread_tile(Workspace& work, const Share& share, const S* dy, std::int64_t channels, GradientNodes<T>& nodes,
-                   const Rows<double>& tokens, double* scalars) {
+  void spread_tile(Workspace& work, const TokenRange& range, const S* dy, std::int64_t channels,
+                   GradientNodes<T>& nodes, const Rows<double>& tokens, double* scalars) {
     const T* weights = work.weights.data();
     double mean[kTile];
     for (int k = 0; k < work.count; ++k) {
@@ -495,7 +496,7 @@ class Row {
     };
     const auto for_own = [&](const auto& body) {
       for_strips(work.strips, weights, [&](const StripRun& run, std::int64_t k, const Visitors<T>& visitors) {
-        if (share.has(run.level, k * kStrip)) body(run.level, k * kStrip, visitors);
+        if (range.has(run.level, k * kStrip)) body(run.level, k * kStrip, visitors);
       });
     };
     if (scalars != nullptr) {
@@ -526,8 +527,8 @@ class Row {
         Vec<T> value[vectors];
         for (int v = 0; v < vectors; ++v) value[v] = load(values + (k * vectors + v) * kLanes<T>);
         for (const Segment& s : member.cover) {
-          const std::int64_t begin = std::max(s.begin, Share::row(s.level, share.begin));
-          const std::int64_t end = std::min(s.end, Share::row(s.level, share.end));
+          const std::int64_t begin = std::max(s.begin, TokenRange::row(s.level, range.begin));
+          const std::int64_t end = std::min(s.end, TokenRange::row(s.level, range.end));
           if (begin >= end) continue;
           const T* own = weights + member.offset + s.offset + (begin - s.first());
           spread_rows(chunk, rows_of(s.level, begin, end), own, value);
@@ -536,7 +537,7 @@ class Row {
     });
   }
 
-  // Tokens whose gradient a size that is no number has spoiled: every one it could have reached.
+  // Tokens whose gradient a NaN size has spoiled: every one it could have reached.
   std::int64_t spoiled_tokens(const T* dsigma) const {
     std::int64_t tokens = 0;
     for (std::int64_t m = 0; m < in_.targets; ++m) {

@@ -85,7 +85,7 @@ void spread_scalars(const Visitors<T>& visitors, const double* mean, std::int64_
   for (std::uint64_t rest = visitors.mask; rest != 0; rest &= rest - 1) {
     const Slot& slot = visitors.slot(rest);
     const auto weight = load_strip(visitors.weight + slot.base);
-    means += weight == 0 ? StripVec{} : weight * mean[slot.member];  // which may be no number
+    means += weight == 0 ? StripVec{} : weight * mean[slot.member];  // which may be NaN
     masses += weight;
   }
   for (int r = 0; r < kStrip && r < rows; ++r) {

@@ -38,7 +38,7 @@ template <class T>
 inline constexpr double kTiny = sizeof(T) == 4 ? -100 : -1000;
 
 // Log weight in bits. What is not a number (and +inf, which leaves no finite average) counts as infinitely heavy, so
-// that whoever meets it becomes NaN instead of ignoring it.
+// that whatever uses it becomes NaN instead of ignoring it.
 template <class T>
 double bits_of(T log_weight) {
   return log_weight < std::numeric_limits<T>::infinity() ? static_cast<double>(log_weight) * kLog2E : kInfinity;
@@ -278,7 +278,7 @@ void hand_down(const TreeShape& shape, const Masses<T>& masses, int highest, std
         const std::int64_t k = shape.index(level, b);
         const Rows<const double> gathered = std::as_const(nodes).of(k, 1);
         const double* own = nodes.scalar(k);
-        // Nobody's source hands down nothing, even where its weight is no number.
+        // What no target has as a source hands down nothing, even where its weight is NaN.
         if (all_zero(gathered.data, p * channels) && all_zero(own, 2 * p)) continue;
         const Merge<T> merge(shape, masses, level, b);
         const bool leaf = level == shape.leaf;

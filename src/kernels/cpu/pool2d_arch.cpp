@@ -20,8 +20,8 @@ MapInput<S> map_input(const Pool2d& in, std::int64_t b, const S* x) {
           in.stride_w,
           in.algorithm == Algorithm::dense,
           x,
-          static_cast<const T*>(in.log_weight) + b * in.height * in.width,
-          static_cast<const T*>(in.sigma) + b * in.out_height * in.out_width};
+          static_cast<const T*>(in.log_weight) + b * in.pixels(),
+          static_cast<const T*>(in.sigma) + b * in.targets()};
 }
 
 }  // namespace
@@ -29,8 +29,8 @@ MapInput<S> map_input(const Pool2d& in, std::int64_t b, const S* x) {
 void pool2d(const Pool2d& in, void* y, const Parallel& parallel) {
   with_type(in.type, [&](auto zero) {
     using S = decltype(zero);
-    const std::int64_t pixels = in.height * in.width;
-    const std::int64_t targets = in.out_height * in.out_width;
+    const std::int64_t pixels = in.pixels();
+    const std::int64_t targets = in.targets();
     for_batch(in.batch, parallel, [&](std::int64_t b, const Parallel& threads) {
       const PixelRows<S> x(static_cast<const S*>(in.x) + b * pixels * in.channels, in.channels, pixels,
                            in.channels_last, threads);
@@ -46,8 +46,8 @@ void pool2d_backward(const Pool2d& in, const void* dy, void* dx, void* dlog_weig
   with_type(in.type, [&](auto zero) {
     using S = decltype(zero);
     using T = typename SumOf<S>::Type;
-    const std::int64_t pixels = in.height * in.width;
-    const std::int64_t targets = in.out_height * in.out_width;
+    const std::int64_t pixels = in.pixels();
+    const std::int64_t targets = in.targets();
     for_batch(in.batch, parallel, [&](std::int64_t b, const Parallel& threads) {
       const PixelRows<S> x(static_cast<const S*>(in.x) + b * pixels * in.channels, in.channels, pixels,
                            in.channels_last, threads);

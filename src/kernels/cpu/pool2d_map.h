@@ -80,7 +80,7 @@ class Map {
       const Target target = target_of(m);
       const Disc plan = is_nan(m) ? Disc{} : planner_.plan(target, false);
       if (plan.reach < 0) {
-        // A size that is no number has no window.
+        // A NaN size has no window.
         fill(out, is_nan(m) ? in_.sigma[m] : T{0});
         return;
       }
@@ -108,7 +108,7 @@ class Map {
   static constexpr int kGroup = 4;       // targets whose shares of dx are added together,
   static constexpr int kGroupChunk = 2;  // so many vectors at a time
 
-  // What the backward needs of a target again; a negative reach means that it has no share in dx and dl.
+  // What the backward needs to know of a target; a negative reach means that it has no share in dx and dl.
   struct State {
     std::int64_t reach = -1;
     double scale = 0;
@@ -298,7 +298,8 @@ class Map {
     for (const PixelRun& run : runs) spread_rows(chunk, sums_of(run, sums), weights + run.offset, value);
   }
 
-  // A value that is not finite must not meet the weights of 0 that others have: then each target goes alone.
+  // A value that is not finite must not be multiplied by the weights of 0 that others have: then each target goes
+  // alone.
   template <class C>
   void spread_group(const C& chunk, const Workspace& work, const S* dy, double* sums) const {
     Vec<T> value[kGroup][C::kVectors];
@@ -322,7 +323,7 @@ class Map {
     }
   }
 
-  // A size that is no number spoils the gradient of every pixel: each might have been in its window.
+  // A NaN size spoils the gradient of every pixel: each might have been in its window.
   bool any_spoiled(const T* dsigma) const {
     for (std::int64_t m = 0; m < targets_; ++m) {
       if (is_nan(m) && dsigma[m] != 0) return true;

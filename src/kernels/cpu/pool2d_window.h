@@ -271,7 +271,7 @@ struct DiscWeights {
         // What a vector holds past the run's end is outside the disc, or past the row's end, where bits are -inf.
         const auto inside = d2 <= limit;
         const auto e = inside ? load(bits + k) - falloff - scale : nothing;
-        const auto own = inside ? exp2<T>(e) * factor : Vec<double>{};  // the factor may be no number
+        const auto own = inside ? exp2<T>(e) * factor : Vec<double>{};  // the factor may be NaN
         store_double(weight.data() + run.offset + k, normal<T>(own));
         total += own;
         if constexpr (squares) {

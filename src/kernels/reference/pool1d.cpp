@@ -6,39 +6,27 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/reference/softmax.h"
+
 namespace contextpool::reference {
-namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// p_ij of one target for every token; all zero where no source exists.
-std::vector<double> weights(const Pool1d& in, std::int64_t target) {
+std::vector<double> pool1d_weights(const Pool1d& in, std::int64_t target) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::int64_t i = in.tokens - in.targets + target;
   const double sigma = in.sigma[target];
   std::vector<double> p(static_cast<std::size_t>(in.tokens), -kInfinity);
-  double largest = -kInfinity;
   for (std::int64_t j = 0; j < in.tokens; ++j) {
     const double t = static_cast<double>(i - j);
     const bool exists = j == i || (!(sigma <= 0) && !(t * t > 160 * sigma * sigma) && !(in.causal && j > i));
     if (!exists || in.log_weight[j] == -kInfinity) continue;
     p[j] = in.log_weight[j] - (j == i ? 0 : t * t / (2 * sigma * sigma));
-    if (std::isnan(p[j])) largest = p[j];
-    largest = std::isnan(largest) ? largest : std::max(largest, p[j]);
   }
-  double sum = 0;
-  for (double& e : p) {
-    e = e == -kInfinity ? 0 : std::exp(e - largest);
-    sum += e;
-  }
-  if (sum == 0) return p;
-  for (double& e : p) e /= sum;
+  softmax(p);
   return p;
 }
 
-}  // namespace
-
 void pool1d(const Pool1d& in, std::int64_t target, double* y) {
-  const auto p = weights(in, target);
+  const auto p = pool1d_weights(in, target);
   std::fill_n(y, in.channels, 0.0);
   for (std::int64_t j = 0; j < in.tokens; ++j) {
     if (p[j] == 0) continue;
@@ -48,7 +36,7 @@ void pool1d(const Pool1d& in, std::int64_t target, double* y) {
 
 void pool1d_backward(const Pool1d& in, std::int64_t target, const double* dy, double* dx, double* dlog_weight,
                      double* dsigma) {
-  const auto p = weights(in, target);
+  const auto p = pool1d_weights(in, target);
   const std::int64_t i = in.tokens - in.targets + target;
   std::vector<double> score(p.size(), 0.0);  // dy . x_j
   double mean = 0;                           // dy . y

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace contextpool::reference {
 
@@ -15,6 +16,9 @@ struct Pool1d {
   const double* log_weight = nullptr;
   const double* sigma = nullptr;
 };
+
+// p_ij of one target for every token; all 0 where it has no source.
+std::vector<double> pool1d_weights(const Pool1d& in, std::int64_t target);
 
 // y [channels] of one target.
 void pool1d(const Pool1d& in, std::int64_t target, double* y);

@@ -6,24 +6,18 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/reference/softmax.h"
+
 namespace contextpool::reference {
-namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// d^2 and p_ij of one target for every pixel; p is all zero where no source exists.
-struct Sources {
-  std::vector<double> square, p;
-};
-
-Sources sources(const Pool2d& in, std::int64_t target) {
+Sources pool2d_sources(const Pool2d& in, std::int64_t target) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::int64_t out_width = (in.width + in.stride_w - 1) / in.stride_w;
   const std::int64_t row = target / out_width * in.stride_h;
   const std::int64_t column = target % out_width * in.stride_w;
   const double sigma = in.sigma[target];
   const auto pixels = static_cast<std::size_t>(in.height * in.width);
   Sources s{std::vector<double>(pixels), std::vector<double>(pixels, -kInfinity)};
-  double largest = -kInfinity;
   for (std::size_t j = 0; j < pixels; ++j) {
     const std::int64_t source_row = static_cast<std::int64_t>(j) / in.width;
     const auto di = static_cast<double>(row - source_row);
@@ -32,23 +26,13 @@ Sources sources(const Pool2d& in, std::int64_t target) {
     const bool exists = square == 0 || (!(sigma <= 0) && !(square > 160 * sigma * sigma));
     if (!exists || in.log_weight[j] == -kInfinity) continue;
     s.p[j] = in.log_weight[j] - (square == 0 ? 0 : square / (2 * sigma * sigma));
-    if (std::isnan(s.p[j])) largest = s.p[j];
-    largest = std::isnan(largest) ? largest : std::max(largest, s.p[j]);
   }
-  double sum = 0;
-  for (double& e : s.p) {
-    e = e == -kInfinity ? 0 : std::exp(e - largest);
-    sum += e;
-  }
-  if (sum == 0) return s;
-  for (double& e : s.p) e /= sum;
+  softmax(s.p);
   return s;
 }
 
-}  // namespace
-
 void pool2d(const Pool2d& in, std::int64_t target, double* y) {
-  const auto s = sources(in, target);
+  const auto s = pool2d_sources(in, target);
   std::fill_n(y, in.channels, 0.0);
   for (std::size_t j = 0; j < s.p.size(); ++j) {
     if (s.p[j] == 0) continue;
@@ -59,7 +43,7 @@ void pool2d(const Pool2d& in, std::int64_t target, double* y) {
 
 void pool2d_backward(const Pool2d& in, std::int64_t target, const double* dy, double* dx, double* dlog_weight,
                      double* dsigma) {
-  const auto s = sources(in, target);
+  const auto s = pool2d_sources(in, target);
   std::vector<double> score(s.p.size(), 0.0);  // dy . x_j
   double mean = 0;                             // dy . y
   for (std::size_t j = 0; j < s.p.size(); ++j) {

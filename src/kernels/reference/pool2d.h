@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace contextpool::reference {
 
@@ -17,6 +18,12 @@ struct Pool2d {
   const double* log_weight = nullptr;
   const double* sigma = nullptr;
 };
+
+// d^2 and p_ij of one target for every pixel; p is all 0 where it has no source.
+struct Sources {
+  std::vector<double> square, p;
+};
+Sources pool2d_sources(const Pool2d& in, std::int64_t target);
 
 // y [channels] of one target.
 void pool2d(const Pool2d& in, std::int64_t target, double* y);

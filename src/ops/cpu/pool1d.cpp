@@ -4,10 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "ops/algorithm.h"
 #include "ops/cpu/parallel.h"
+#include "ops/inputs.h"
 #include "ops/pool1d.h"
-#include "ops/storage.h"
 
 namespace contextpool {
 namespace {
@@ -18,35 +17,12 @@ at::Tensor as_rows(const at::Tensor& x) {
   return rows.stride(2) == 1 ? rows : rows.contiguous();
 }
 
-// The inputs in kernel layout; keeps alive the copies that had to be made.
-struct Inputs {
-  Inputs(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
-         std::string_view algorithm)
-      : x(as_rows(x)), log_weight(log_weight.contiguous()), sigma(sigma.contiguous()) {
-    args.batch = this->x.size(0);
-    args.tokens = this->x.size(1);
-    args.targets = sigma.size(-1);
-    args.channels = this->x.size(2);
-    args.causal = causal;
-    args.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
-    args.type = storage_type(x);
-    args.x = this->x.const_data_ptr();
-    args.x_batch_stride = this->x.stride(0);
-    args.x_token_stride = this->x.stride(1);
-    args.log_weight = this->log_weight.const_data_ptr();
-    args.sigma = this->sigma.const_data_ptr();
-  }
-
-  at::Tensor x, log_weight, sigma;
-  cpu::Pool1d args;
-};
-
 at::Tensor pool1d_cpu(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                       std::string_view algorithm) {
   check_pool1d(x, log_weight, sigma, algorithm);
   auto y = at::empty(C10_AS_INTARRAYREF_SLOW(pool1d_result_sizes(x, sigma)), x.options());
   if (y.numel() == 0) return y;
-  const Inputs in(x, log_weight, sigma, causal, algorithm);
+  const Pool1dInputs in(as_rows(x), log_weight, sigma, causal, algorithm);
   cpu::pool1d(in.args, y.mutable_data_ptr(), torch_threads());
   return y;
 }
@@ -66,7 +42,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cpu(const at::Ten
     dsigma.zero_();
     return {dx, dlog_weight, dsigma};
   }
-  const Inputs in(x, log_weight, sigma, causal, algorithm);
+  const Pool1dInputs in(as_rows(x), log_weight, sigma, causal, algorithm);
   const auto dy = grad.contiguous();
   cpu::pool1d_backward(in.args, dy.const_data_ptr(), dx.mutable_data_ptr(), dlog_weight.mutable_data_ptr(),
                        dsigma.mutable_data_ptr(), torch_threads());

@@ -11,10 +11,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include "ops/algorithm.h"
 #include "ops/checks.h"
+#include "ops/inputs.h"
 #include "ops/pool1d.h"
-#include "ops/storage.h"
 
 namespace contextpool {
 namespace {
@@ -44,30 +43,13 @@ at::Tensor without_padding(const at::Tensor& rows, std::int64_t channels) {
   return rows.size(-1) == channels ? rows : rows.narrow(-1, 0, channels).contiguous();
 }
 
-// The inputs in kernel layout; keeps alive the copies that had to be made.
-struct Inputs {
-  Inputs(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
-         std::string_view algorithm)
-      : x(as_rows(x)), log_weight(log_weight.contiguous()), sigma(sigma.contiguous()) {
-    TORCH_CHECK(this->x.size(1) < (1 << 28), "contextpool::pool1d: sequences on CUDA may have up to 2^28 - 1 tokens, ",
-                "but x is ", shape(x));
-    args.batch = this->x.size(0);
-    args.tokens = this->x.size(1);
-    args.targets = sigma.size(-1);
-    args.channels = this->x.size(2);
-    args.causal = causal;
-    args.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
-    args.type = storage_type(x);
-    args.x = this->x.const_data_ptr();
-    args.x_batch_stride = this->x.stride(0);
-    args.x_token_stride = this->x.stride(1);
-    args.log_weight = this->log_weight.const_data_ptr();
-    args.sigma = this->sigma.const_data_ptr();
-  }
-
-  at::Tensor x, log_weight, sigma;
-  cuda::Pool1d args;
-};
+Pool1dInputs inputs_of(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
+                       std::string_view algorithm) {
+  const auto rows = as_rows(x);
+  TORCH_CHECK(rows.size(1) < (1 << 28), "contextpool::pool1d: sequences on CUDA may have up to 2^28 - 1 tokens, ",
+              "but x is ", shape(x));
+  return {rows, log_weight, sigma, causal, algorithm};
+}
 
 // The sizes of what is kept, for what traces. Pointers and strides do not come into them.
 std::tuple<at::Tensor, at::Tensor> pool1d_keep_meta(const at::Tensor& x, const at::Tensor& log_weight,
@@ -95,7 +77,7 @@ std::tuple<at::Tensor, at::Tensor> pool1d_keep_cuda(const at::Tensor& x, const a
   if (c10::multiply_integers(C10_AS_INTARRAYREF_SLOW(sizes)) == 0) {
     return {at::empty(C10_AS_INTARRAYREF_SLOW(sizes), x.options()), at::empty({0}, x.options().dtype(at::kByte))};
   }
-  const Inputs in(x, log_weight, sigma, causal, algorithm);
+  const auto in = inputs_of(x, log_weight, sigma, causal, algorithm);
   auto y = empty_rows(C10_AS_INTARRAYREF_SLOW(sizes), in.args.channels, x.options());
   auto kept = at::empty({static_cast<std::int64_t>(cuda::pool1d_kept(in.args))}, x.options().dtype(at::kByte));
   C10_CUDA_CHECK(
@@ -118,7 +100,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cuda(const at::Te
   auto dlog_weight = at::empty(log_weight.sizes(), log_weight.options());
   auto dsigma = at::empty(sigma.sizes(), sigma.options());
   if (grad.numel() == 0) return {at::zeros_like(x), dlog_weight.zero_(), dsigma.zero_()};
-  const Inputs in(x, log_weight, sigma, causal, algorithm);
+  const auto in = inputs_of(x, log_weight, sigma, causal, algorithm);
   auto dx = empty_rows(x.sizes(), in.args.channels, x.options());
   const auto dy = as_rows(grad).contiguous();
   TORCH_CHECK(!kept || (kept->scalar_type() == at::kByte && kept->device() == x.device() &&

@@ -10,7 +10,8 @@
 
 namespace contextpool::cuda {
 
-constexpr int kMostShared = 99 << 10;  // bytes of shared memory that a thread block may have on every chip from 8.0 on
+constexpr int kMaxSharedBytes =
+    99 << 10;  // bytes of shared memory that a thread block may have on every chip from 8.0 on
 
 // Waits until every kernel before this one is done and its writes are seen.
 __device__ inline void after_previous() {
@@ -28,7 +29,7 @@ __device__ inline void let_next_start() {
 #endif
 }
 
-// What a device has been told and asked about a kernel; once, not at every call.
+// What has been set and queried for a kernel on a device; once, not at every call.
 struct KernelState {
   bool known;
   bool early;  // the code that runs waits in after_previous(), so it may come early
@@ -39,12 +40,12 @@ template <auto kKernel>
 cudaError_t prepare(int bytes, KernelState& state) {
   constexpr int kDevices = 64, kAlways = 48 << 10;
   static std::atomic<KernelState> states[kDevices];
-  static std::mutex telling;
+  static std::mutex setting;
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
   if (device < kDevices) state = states[device].load(std::memory_order_relaxed);
   if (state.known && state.bytes >= bytes) return cudaSuccess;
-  const std::lock_guard<std::mutex> lock(telling);  // what is told last must be the most
+  const std::lock_guard<std::mutex> lock(setting);  // the attribute set last must be the largest
   if (device < kDevices) state = states[device].load(std::memory_order_relaxed);
   if (state.known && state.bytes >= bytes) return cudaSuccess;
   cudaFuncAttributes code;
@@ -62,7 +63,7 @@ cudaError_t prepare(int bytes, KernelState& state) {
 // What a kernel is given at launch: its dynamic shared memory.
 template <typename Shared>
 constexpr int shared_bytes() {
-  static_assert(sizeof(Shared) <= kMostShared);
+  static_assert(sizeof(Shared) <= kMaxSharedBytes);
   return static_cast<int>(sizeof(Shared));
 }
 

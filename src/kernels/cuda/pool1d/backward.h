@@ -10,7 +10,7 @@
 namespace contextpool::cuda {
 
 // A target as its sources see it: p_ir = 2^(e_r - exponent - rest - (scale t)^2), and 1 where scale is 0. One that has
-// nothing to give is nobody's: no sources, position -1. (Its row of dy is position - first_position.)
+// nothing to give has no sources and position -1. (Its row of dy is position - first_position.)
 struct __align__(16) Weighted {
   float scale;
   float exponent;    // E_i + log2 Z_i; float32: E_i, and
@@ -27,19 +27,19 @@ struct Residue {  // sums over some tokens: of dlog_weight, of weight below, of 
 };
 
 struct Backward {
-  const void* dy;      // [batch, targets, channels]
-  void* dx;            // [batch, tokens, channels]
-  float* dlog_weight;  // [batch, tokens]
-  float* dsigma;       // [batch, targets]
-  Weighted* tiled;     // [batch, tiles * kTile], in the order of the tiles
-  Weighted* natural;   // [batch, targets], as they come: those with a level have near tokens
-  int4* bounds;        // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
-  int4* index;         // [batch, index_size(tiles)]: the same of kIndexed half tiles together; null: there are few
-  float4* near_sums;   // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
-  float* gradient;     // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, float32: Gw, padding
-  float* partial;      // [columns of tiles, batch, tokens]: shares of dlog_weight; half types, null: there is only one
-  float* weight;       // [batch, tokens]: float32: sum_i p_ij
-  Residue* residue;    // [batch, balance_chunks(tokens)]: float32: see float32/balance.h
+  const void* dy;       // [batch, targets, channels]
+  void* dx;             // [batch, tokens, channels]
+  float* dlog_weight;   // [batch, tokens]
+  float* dsigma;        // [batch, targets]
+  Weighted* by_tile;    // [batch, tiles * kTile], in the order of the tiles
+  Weighted* by_target;  // [batch, targets], as they come: those with a level have near tokens
+  int4* bounds;         // [batch, tiles * 2]: of each half tile: sources begin, end; first and last position
+  int4* index;          // [batch, index_size(tiles)]: the same of kIndexed half tiles together; null: there are few
+  float4* near_sums;    // [batch, targets]: Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m of the near tokens
+  float* gradient;      // [batch, part_blocks, 8, gradient_width(channels)]: G, padding, Gm, float32: Gw, padding
+  float* partial;       // [columns of tiles, batch, tokens]: shares of dlog_weight; half types, null: there is only one
+  float* weight;        // [batch, tokens]: float32: sum_i p_ij
+  Residue* residue;     // [batch, balance_chunks(tokens)]: float32: see float32/balance.h
 };
 
 __host__ __device__ inline int index_size(int tiles) { return (2 * tiles + kIndexed - 1) / kIndexed; }
@@ -79,13 +79,13 @@ __device__ void finish_target(const Problem& in, Part part, const Backward& out,
                 c,
                 target.level};
   }
-  out.tiled[(static_cast<std::int64_t>(batch) * in.tiles + tile) * kTile + threadIdx.x] = weighted;
+  out.by_tile[(static_cast<std::int64_t>(batch) * in.tiles + tile) * kTile + threadIdx.x] = weighted;
   if (here) {
     const bool moves = gives && target.scale != 0;
     out.dsigma[index] = moves   ? 2 * kLn2 / target.sigma * (total[2] - c * total[3]) * inverse
                         : gives ? total[0] * 0
                                 : 0.f;
-    if (out.natural != nullptr) out.natural[index] = weighted;
+    if (out.by_target != nullptr) out.by_target[index] = weighted;
   }
   const bool some = weighted.count > 0;
   const int begin = __reduce_min_sync(0xffffffffu, some ? weighted.begin : 0x7fffffff);
@@ -98,7 +98,7 @@ __device__ void finish_target(const Problem& in, Part part, const Backward& out,
   }
 }
 
-// Scores: fills near_sums (near) or dsigma, tiled, natural and bounds (all, far).
+// Scores: fills near_sums (near) or dsigma, by_tile, by_target and bounds (all, far).
 template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream);
 

@@ -8,6 +8,34 @@ namespace contextpool::cuda {
 // Stages of targets: they arrive as long before the rows that they name are asked for as these before they are used.
 __host__ __device__ constexpr int ring_of(const Pipeline& pipe) { return 2 * (pipe.stages - 1); }
 
+// The gradients of 8 blocks of a level are gathered at a time, in so many parts, level after level, the longest sums
+// first; which of these pieces of work the n-th of a sequence is.
+struct BlockGroup {
+  int level, blocks;  // and how many blocks the level has
+  int part, parts;
+  int first;  // block
+
+  __device__ BlockGroup(const Tree& tree, int n) {
+    for (level = tree.last;; --level) {
+      blocks = tree.count(level);
+      parts = tree.parts(level);
+      if (n < (blocks + 7) / 8 * parts) break;
+      n -= (blocks + 7) / 8 * parts;
+    }
+    part = n % parts;
+    first = n / parts * 8;
+  }
+  __device__ int end() const { return min(blocks, first + 8); }
+  __device__ int count() const { return min(8, blocks - first); }
+};
+
+// How many there are.
+inline int block_groups(const Tree& tree) {
+  int groups = 0;
+  for (int k = kLeaf; k <= tree.last; ++k) groups += (tree.count(k) + 7) / 8 * tree.parts(k);
+  return groups;
+}
+
 // How a group of targets relates to the rows: their own sources, the remainder of a causal target, its last tokens.
 enum class Use { own, remainder, near };
 

@@ -20,7 +20,7 @@
 namespace contextpool::cuda {
 namespace {
 
-// For few targets the tree is dear: where their windows are short beside the row, they read them.
+// For few targets, building the tree costs more than it saves where their windows are short beside the row.
 float least_size_of_few(std::int64_t tokens) { return 64.f + static_cast<float>(tokens) / 400.f; }
 
 struct Scratch {
@@ -77,11 +77,11 @@ Scratch lay_out(const Pool1d& in, void* kept) {
     p.sorted = arena.take<Target>(in.batch * p.tiles * kTile);
     s.counts = arena.take<int>(in.batch * sort_chunks(p.targets) * kClasses);
     p.class_tile = arena.take<int>(in.batch * (kClasses + 1));
-    p.wide = arena.take<int>(in.batch);
+    p.may_use_tree = arena.take<int>(in.batch);
     if (exact<T>()) p.origin = arena.take<float>(in.batch * origin_width(p.channels));
   }
   p.plan = arena.take<Target>(in.batch * in.targets);
-  p.quad_log = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
+  p.group_max = arena.take<float>(in.batch * ((in.tokens + kRows - 1) / kRows));
   if (s.near()) s.near_mass = arena.take<float>(in.batch * in.targets);
   s.bytes = arena.size();
   return s;
@@ -93,11 +93,11 @@ std::size_t lay_out_backward(const Pool1d& in, Scratch& s, void* workspace) {
   Backward& b = s.backward;
   Arena arena(workspace);
   if (exact<T>() && !s.sorted()) p.origin = arena.take<float>(in.batch * origin_width(p.channels));
-  b.tiled = arena.take<Weighted>(in.batch * p.tiles * kTile);
+  b.by_tile = arena.take<Weighted>(in.batch * p.tiles * kTile);
   b.bounds = arena.take<int4>(in.batch * p.tiles * 2);
   if (2 * p.tiles > kManyHalves) b.index = arena.take<int4>(in.batch * index_size(p.tiles));
   if (s.near()) {
-    b.natural = arena.take<Weighted>(in.batch * in.targets);
+    b.by_target = arena.take<Weighted>(in.batch * in.targets);
     b.near_sums = arena.take<float4>(in.batch * in.targets);
   }
   if (s.sorted()) {
@@ -154,13 +154,13 @@ cudaError_t forward(const Pool1d& in, T* y, void* kept, cudaStream_t stream) {
 template <typename T>
 cudaError_t backward(const Pool1d& in, const void* dy, void* dx, float* dlog_weight, float* dsigma, const void* kept,
                      void* workspace, cudaStream_t stream) {
-  auto* made = static_cast<unsigned char*>(workspace);
-  Scratch s = lay_out<T>(in, kept == nullptr ? made : const_cast<void*>(kept));
+  auto* memory = static_cast<unsigned char*>(workspace);
+  Scratch s = lay_out<T>(in, kept == nullptr ? memory : const_cast<void*>(kept));
   if (kept == nullptr) {
     CONTEXTPOOL_RETURN_IF_ERROR(prepare<T>(s, stream));
-    made += s.bytes;
+    memory += s.bytes;
   }
-  lay_out_backward<T>(in, s, made);
+  lay_out_backward<T>(in, s, memory);
   s.problem.aligned = s.problem.aligned && is_aligned(dy, 0) && is_aligned(dx, 0);
   s.backward.dy = dy;
   s.backward.dx = dx;

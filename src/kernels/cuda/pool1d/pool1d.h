@@ -1,34 +1,15 @@
 // pool1d on device memory: forward and backward, all dtypes. Plain pointers, sizes, strides and a stream; nothing here
 // allocates, waits for the device or reads a value from it, so every call can be captured in a CUDA graph.
+// bf16 and f16: x and dy start at 16 bytes, as does every row of theirs (channels and strides are multiples of 8).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <cstdint>
 
-#include "kernels/algorithm.h"
-#include "kernels/type.h"
+#include "kernels/pool1d.h"
 
 namespace contextpool::cuda {
-
-// Rows of channels are contiguous; strides count elements. log_weight and sigma are double for f64, else float, and
-// contiguous, as is everything written. bf16 and f16: x and dy start at 16 bytes, as does every row of theirs (channels
-// and strides are multiples of 8).
-struct Pool1d {
-  std::int64_t batch = 0;
-  std::int64_t tokens = 0;
-  std::int64_t targets = 0;
-  std::int64_t channels = 0;
-  bool causal = false;
-  Algorithm algorithm = Algorithm::automatic;
-  Type type = Type::f32;
-  const void* x = nullptr;  // [batch, tokens, channels]
-  std::int64_t x_batch_stride = 0;
-  std::int64_t x_token_stride = 0;
-  const void* log_weight = nullptr;  // [batch, tokens]
-  const void* sigma = nullptr;       // [batch, targets]
-};
 
 // Bytes (256-byte aligned) of what the forward makes and the backward can use again: the plan and the tree. And of the
 // backward's scratch memory, given that or not.

@@ -27,7 +27,7 @@ struct __align__(16) Target {
   int begin, end;  // sources: tokens, or blocks of `level`
   int position;    // i
   int level;       // 0: tokens
-  int index;       // m; -1: nobody
+  int index;       // m; -1: padding
   float sigma;
 };
 static_assert(sizeof(Target) == 32);
@@ -70,14 +70,15 @@ struct Problem {
   float* mass;       // [batch, blocks, 8]
   float* block_log;  // [batch, blocks]: log2 of the block's weight; -inf: empty
   float* block_top;  // [batch, blocks]: the largest l log2(e) of its tokens; -inf: empty; NaN: as block_log
-  float* quad_log;   // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
+  float* group_max;  // [batch, ceil(tokens / 32)]: the largest l log2(e) of 32 tokens; NaN: one is NaN or +inf
   Target* plan;      // [batch, targets]
   Target* sorted;  // [batch, tiles * kTile]: by level, then position; each level has tiles of its own. Null: as planned
-  int* wide;       // [batch]: whether a target may use the tree, by its size; for the tree itself, made beside the plan
-  int* class_tile;   // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
-  int tiles;         // per sequence, at most
-  float least_size;  // of targets that use the tree
-  float* origin;     // [batch, origin_width(channels)]: float32: features that are taken off x (see float32/origin.h)
+  int* may_use_tree;  // [batch]: whether a target may use the tree, by its size; for the tree itself, made beside the
+                      // plan
+  int* class_tile;    // [batch, kClasses + 1]: first tile of each class (tokens, then the levels)
+  int tiles;          // per sequence, at most
+  float least_size;   // of targets that use the tree
+  float* origin;      // [batch, origin_width(channels)]: float32: features that are taken off x (see float32/origin.h)
 
   __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
   __device__ float* origin_of(int b) const { return origin + static_cast<std::int64_t>(b) * origin_width(channels); }
@@ -112,7 +113,7 @@ struct Exponent {
 __device__ inline float block_exponent(float log_weight) { return ceilf(log_weight); }
 
 // Chebyshev nodes of the first kind on [-1, 1], ascending.
-__device__ constexpr float kCheb[kNodes] = {
+__device__ constexpr float kChebyshev[kNodes] = {
     -0.98078528040323044913f, -0.83146961230254523708f, -0.55557023301960222474f, -0.19509032201612826785f,
     0.19509032201612826785f,  0.55557023301960222474f,  0.83146961230254523708f,  0.98078528040323044913f};
 
@@ -138,10 +139,12 @@ struct LeafTable {
   }
 };
 
+__device__ constexpr LeafTable kLeafTable;
+
 // Position of node q of a block of 2^level tokens, from the block's first token.
 __device__ inline float node_offset(int level, int q) {
   const float half = 0.5f * static_cast<float>(1 << level);
-  return half - 0.5f + half * kCheb[q];
+  return half - 0.5f + half * kChebyshev[q];
 }
 
 // Whether any target of the sequence uses the tree (known once the targets are sorted).
@@ -157,11 +160,11 @@ __host__ __device__ inline int columns_of(int channels) {
 }
 
 // Which piece of work a thread block has, and which of the `across` parts of its channels. Thread blocks that read
-// different channels of the same rows stand side by side: memory likes it.
-struct Share {
-  int work, part;
-  __device__ explicit Share(int across)
-      : work(static_cast<int>(blockIdx.x) / across), part(static_cast<int>(blockIdx.x) % across) {}
+// different channels of the same rows stand side by side, for locality in memory.
+struct WorkIndex {
+  int item, part;
+  __device__ explicit WorkIndex(int across)
+      : item(static_cast<int>(blockIdx.x) / across), part(static_cast<int>(blockIdx.x) % across) {}
 };
 
 // A row in global memory, from its first channel on; invalid: zeros are meant.

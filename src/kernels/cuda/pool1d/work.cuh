@@ -130,7 +130,7 @@ struct Tile {
     return max(0, ((min(shared.half[0].first, shared.half[1].first) + 1) >> m) - 1);
   }
 
-  // The next groups of rows that somebody needs: how many were put in shared.list, with their exponents and masses.
+  // The next groups of rows that a target needs: how many were put in shared.list, with their exponents and masses.
   // Calls when_listed(how many) as soon as the list is there: the rows can be on their way while the exponents are
   // looked up. Where it has got to is kept in shared memory, not in registers.
   template <typename T, int kSlots, typename Listed>

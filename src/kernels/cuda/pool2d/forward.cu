@@ -12,18 +12,18 @@ struct ForwardShared {
   typename Product<S, kChannels>::Shared product;
 };
 
-// Targets of the warp again, source by source: a feature that is not finite must not meet the weight of 0 that it has
-// for others of the patch.
+// Targets of the warp once more, source by source: a feature that is not finite must not be multiplied by the weight of
+// 0 that it has for others of the patch.
 template <typename S, int kChannels>
-__device__ void again(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const SumOf<S>* l,
-                      const OwnTargets<SumOf<S>>& own, unsigned rows, const SumOf<S> (&factor)[2], S* y) {
+__device__ void redo_targets(const Map<SumOf<S>>& map, const Block& block, const Features<S>& x, const SumOf<S>* l,
+                             const OwnTargets<SumOf<S>>& own, unsigned rows, const SumOf<S> (&factor)[2], S* y) {
   using T = SumOf<S>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int r = 0; r < kCells; ++r) {
     const Target<T> t = own.of(r);
     const T own_factor = of_row(factor[0], factor[1], r);
     const Cell cell(block.patch_row, block.patch_column, r);
-    // Where the sum of the weights is no number, neither is any of y, and that has been written.
+    // Where the sum of the weights is NaN, so is all of y, and that has been written.
     if ((rows >> r & 1u) == 0 || !cell.on(map.targets) || isnan(own_factor)) continue;
     const int i = cell.row * map.targets.step_h, j = cell.column * map.targets.step_w, radius = radius_of(t.reach);
     T sums[(kChannels + 31) / 32] = {};
@@ -87,26 +87,20 @@ __global__ void __launch_bounds__(kThreads, kResident<S>)
   product.store(to, scale, x.channels, x.aligned);
   const unsigned spoiled = product.spoiled();
   __syncwarp();
-  if (spoiled != 0) again<S, kChannels>(map, block, x, l, own, spoiled, factor, y);
-}
-
-template <typename S, int kChannels>
-cudaError_t run(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
-  const int chunks = chunks_of<S>(map.channels);
-  return launch<forward_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
-                                              shared_bytes<ForwardShared<S, kChannels>>(), stream, map, chunks, x, plan,
-                                              y);
+  if (spoiled != 0) redo_targets<S, kChannels>(map, block, x, l, own, spoiled, factor, y);
 }
 
 }  // namespace
 
 template <typename S>
 cudaError_t forward(const Map<SumOf<S>>& map, const S* x, const Target<SumOf<S>>* plan, S* y, cudaStream_t stream) {
-  constexpr int kMost = Storage<S>::kMostChannels;
-  if constexpr (sizeof(S) == 2) {
-    if (chunk_of<S>(map.channels) < kMost) return run<S, kMost / 2>(map, x, plan, y, stream);
-  }
-  return run<S, kMost>(map, x, plan, y, stream);
+  const int chunks = chunks_of<S>(map.channels);
+  return with_chunk<S>(map.channels, [&](auto chunk) {
+    constexpr int kChannels = decltype(chunk)::value;
+    return launch<forward_kernel<S, kChannels>>(blocks_of(map, map.targets, chunks), kThreads,
+                                                shared_bytes<ForwardShared<S, kChannels>>(), stream, map, chunks, x,
+                                                plan, y);
+  });
 }
 
 #define CONTEXTPOOL_INSTANTIATE(S) \

@@ -28,7 +28,7 @@ constexpr double kLog2E = 1.4426950408889634;
 template <typename S>
 struct Storage {
   using T = float;
-  static constexpr int kMostChannels = sizeof(S) == 2 ? 128 : 64;
+  static constexpr int kMaxChannels = sizeof(S) == 2 ? 128 : 64;
   static constexpr double kDrop = 18, kGradientDrop = 21.5;
   __device__ static T load(S v) { return to_float(v); }
   __device__ static S store(T v) { return from_float<S>(v); }
@@ -36,7 +36,7 @@ struct Storage {
 template <>
 struct Storage<double> {
   using T = double;
-  static constexpr int kMostChannels = 32;
+  static constexpr int kMaxChannels = 32;
   static constexpr double kDrop = 43, kGradientDrop = 45;
   __device__ static T load(double v) { return v; }
   __device__ static double store(T v) { return v; }

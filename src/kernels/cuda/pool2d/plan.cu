@@ -16,7 +16,7 @@
 namespace contextpool::cuda::maps {
 namespace {
 
-// top[b]: the largest log weight of a map; inf if one is no number.
+// top[b]: the largest log weight of a map; inf if one is NaN.
 template <typename T>
 __global__ void top_kernel(const T* log_weight, int pixels, T* top) {
   after_previous();
@@ -72,7 +72,7 @@ struct Planner {
   __device__ void visit(T reach, Body body) const {
     constexpr int kRows = 2, kColumns = kLanes / kRows;
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    const int radius = static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(Pool2d::kMaxSide)));
+    const int radius = static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(kMaxSide)));
     const int bottom = min(pixels.rows - 1, i + radius), right = min(pixels.columns - 1, j + radius);
     for (int a = max(0, i - radius) + lane / kColumns; a <= bottom; a += kRows) {
       const T di = static_cast<T>(a - i);
@@ -91,7 +91,7 @@ struct Planner {
   static constexpr T kSlope = T{0.95};
   __device__ T tangent() const { return log(40 * sigma2) - 1; }
 
-  // The support, or less where `bound` is less. A bound that is no number cuts nothing.
+  // The support, or less where `bound` is less. A NaN bound cuts nothing.
   __device__ T cut(T bound) const { return bound < support ? fmax(bound, T{1}) : support; }
 
   // Sets scale and reach of the target and how far its second moment goes; the support is what is kept without cuts.
@@ -138,11 +138,11 @@ struct Planner {
     t.scale = largest_of(most);
     if (!moment) return;
     square = sum_of(square);
-    T wide = by_moment(z, log(square));
+    T outer = by_moment(z, log(square));
     for (int k = 1; k >= 0; --k) {
-      wide = sum_of(far_outside[k]) <= allowed * square ? fmin(wide, cut(far_disc[k])) : wide;
+      outer = sum_of(far_outside[k]) <= allowed * square ? fmin(outer, cut(far_disc[k])) : outer;
     }
-    far = fmin(far, fmax(reach, wide));
+    far = fmin(far, fmax(reach, outer));
   }
 
  private:

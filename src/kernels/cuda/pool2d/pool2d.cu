@@ -37,8 +37,9 @@ Map<SumOf<S>> map_of(const Pool2d& in) {
           in.channels,
           in.algorithm == Algorithm::dense,
           in.channels % (16 / sizeof(S)) == 0,
-          {in.height, in.width, 1, 1},
-          {in.out_height, in.out_width, in.stride_h, in.stride_w},
+          {static_cast<int>(in.height), static_cast<int>(in.width), 1, 1},
+          {static_cast<int>(in.out_height), static_cast<int>(in.out_width), static_cast<int>(in.stride_h),
+           static_cast<int>(in.stride_w)},
           static_cast<const T*>(in.log_weight),
           static_cast<const T*>(in.sigma)};
 }
@@ -138,10 +139,9 @@ cudaError_t run_backward(const Pool2d& in, const void* dy, void* dx, void* dlog_
     if (const auto e = find_origin(row, false, stream)) return e;
   }
   if (const auto e = maps::plan<S>(map, own.scratch.top, own.scratch.plan, own.scratch.moment_reach, stream)) return e;
-  if (const auto e = maps::backward<S>(map, x, g, own.scratch, out, static_cast<T*>(dlog_weight),
-                                       static_cast<T*>(dsigma), stream)) {
-    return e;
-  }
+  const auto& scratch = own.scratch;
+  if (const auto e = maps::backward_targets<S>(map, x, g, scratch, static_cast<T*>(dsigma), stream)) return e;
+  if (const auto e = maps::backward_pixels<S>(map, x, g, scratch, out, static_cast<T*>(dlog_weight), stream)) return e;
   return copies ? maps::transpose(in.batch, in.pixels(), in.channels, sizeof(S), own.dx, dx, stream) : cudaSuccess;
 }
 

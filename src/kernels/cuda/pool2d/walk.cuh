@@ -42,7 +42,7 @@ struct Patch {
   unsigned bits;  // bit k: cell k is to be read; bit kCells + w: warp w uses the patch
   // Which of the bands of 8 patches along a row it is in.
   __device__ int band() const {
-    static_assert(Pool2d::kMaxSide / kPatch / 8 <= 1 << 12);
+    static_assert(kMaxSide / kPatch / 8 <= 1 << 12);
     return row << 12 | column / 8;
   }
   __device__ bool live(int cell) const { return (bits >> cell & 1u) != 0; }
@@ -65,7 +65,7 @@ struct Range {
 // The radius of a disc, as Range takes it; -1: no disc.
 template <typename T>
 __device__ int radius_of(T reach) {
-  return reach < 0 ? -1 : static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(Pool2d::kMaxSide)));
+  return reach < 0 ? -1 : static_cast<int>(fmin(ceil(sqrt(reach)), static_cast<T>(kMaxSide)));
 }
 
 // What a kernel keeps in shared memory, which it is given at launch: more than a kernel may ask for by itself.

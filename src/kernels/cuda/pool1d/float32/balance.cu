@@ -25,11 +25,12 @@ __device__ Residue sum_of_all(Residue v) {
   return v;
 }
 
-// sums: over the sequence. Where a gradient is no number, they say nothing about the others.
+// sums: over the sequence. Where a gradient is NaN, they say nothing about the others.
 __device__ float balanced(float dl, float weight, const Residue& sums) {
   if (!(sums.square > 0) || !isfinite(sums.gradient)) return dl;
-  const double share = weight * (kAlike * sums.weight + weight) / (kAlike * sums.weight * sums.weight + sums.square);
-  return static_cast<float>(dl - sums.gradient * share);
+  const double part =
+      weight * (kCommonVariance * sums.weight + weight) / (kCommonVariance * sums.weight * sums.weight + sums.square);
+  return static_cast<float>(dl - sums.gradient * part);
 }
 
 // Adds up the shares. kWhole: of whole sequences, and balances them; else their sums go to out.residue.

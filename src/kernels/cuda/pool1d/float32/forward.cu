@@ -18,7 +18,7 @@ struct ForwardShared {
   TileShared tile;
 };
 
-template <typename T, bool kCareful>
+template <typename T, bool kSkipZeros>
 __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int column, Product<T>& product) {
   const Target target = tile.shared.targets[threadIdx.x & 63];
   const int slot = threadIdx.x >> 6;
@@ -60,8 +60,8 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
       for (int r = 0; r < kSlot; r += 2) {
         const float2 e = *reinterpret_cast<const float2*>(exponent + r);
         const float2 m = *reinterpret_cast<const float2*>(mass + r);
-        const float t0 = from - (tokens ? static_cast<float>(r) : half * kCheb[r]);
-        const float t1 = from - (tokens ? static_cast<float>(r + 1) : half * kCheb[r + 1]);
+        const float t0 = from - (tokens ? static_cast<float>(r) : half * kChebyshev[r]);
+        const float t1 = from - (tokens ? static_cast<float>(r + 1) : half * kChebyshev[r + 1]);
         const float d0 = target.scale * t0, d1 = target.scale * t1;
         const float w0 = alone ? one : power_of_two(fmaf(-d0, d0, e.x - target.exponent + (tokens ? m.x : 0.f)));
         const float w1 = alone ? one : power_of_two(fmaf(-d1, d1, e.y - target.exponent + (tokens ? m.y : 0.f)));
@@ -84,8 +84,8 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
       __syncthreads();
       fetch(n + kStages - 1, next);
       if (n + 1 < count) weigh(n + 1);
-      if constexpr (kCareful) {
-        careful_step(product, shared.a[n & 1], shared.b[stage]);
+      if constexpr (kSkipZeros) {
+        step_skipping_zeros(product, shared.a[n & 1], shared.b[stage]);
       } else {
         product.step(shared.a[n & 1], shared.b[stage]);
       }
@@ -99,8 +99,8 @@ __device__ float accumulate(Tile<kThreads>& tile, ForwardShared<T>& shared, int 
 
 // Not inlined, and given copies: it must not cost the ordinary path registers.
 template <typename T>
-__device__ __noinline__ float accumulate_carefully(Tile<kThreads> tile, ForwardShared<T>& shared, int column,
-                                                   Product<T>* product) {
+__device__ __noinline__ float accumulate_skipping_zeros(Tile<kThreads> tile, ForwardShared<T>& shared, int column,
+                                                        Product<T>* product) {
   *product = Product<T>();
   return accumulate<T, true>(tile, shared, column, *product);
 }
@@ -113,9 +113,9 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
   Product<T> product;
   float sum = accumulate<T, false>(tile, shared, column, product);
   if (__syncthreads_or(!all_finite(product))) {
-    Product<T> again;
-    sum = accumulate_carefully<T>(tile, shared, column, &again);
-    product = again;
+    Product<T> redone;
+    sum = accumulate_skipping_zeros<T>(tile, shared, column, &redone);
+    product = redone;
   }
   shared.partial[threadIdx.x >> 6][threadIdx.x & 63] = sum;
 

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
   __shared__ Candidate found[kLogsThreads / 32];
   static_assert(kLogsThreads == 32 * 32 && kRows == 32);
   const int b = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
-  const int quads = (in.tokens + kRows - 1) / kRows;
+  const int group_maxima = (in.tokens + kRows - 1) / kRows;
   // What counts of a weight: all of it, or (causal) that there is one.
   const auto weight = [&](float log) { return in.causal && log != minus_infinity() ? 0.f : log; };
   const auto token_weight = [&](int j) {
@@ -38,11 +38,11 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
   Candidate best{minus_infinity(), 0};
   bool more = true;
 #pragma unroll 1
-  for (int k0 = 0; k0 < (kQuads ? quads : in.tokens) && more; k0 += kLogsThreads) {
+  for (int k0 = 0; k0 < (kQuads ? group_maxima : in.tokens) && more; k0 += kLogsThreads) {
     const int k = k0 + static_cast<int>(threadIdx.x);
     Candidate one{minus_infinity(), k};
     if constexpr (kQuads) {
-      if (k < quads) one.weight = weight(in.quad_log[static_cast<std::int64_t>(b) * quads + k]);
+      if (k < group_maxima) one.weight = weight(in.group_max[static_cast<std::int64_t>(b) * group_maxima + k]);
     } else {
       one.weight = token_weight(k);
     }
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
 
 }  // namespace
 
-cudaError_t find_origin(const Problem& in, bool quads, cudaStream_t stream) {
-  return quads ? launch<origin_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in)
-               : launch<origin_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in);
+cudaError_t find_origin(const Problem& in, bool group_maxima, cudaStream_t stream) {
+  return group_maxima ? launch<origin_kernel<true>>(dim3(in.batch), kLogsThreads, 0, stream, in)
+                      : launch<origin_kernel<false>>(dim3(in.batch), kLogsThreads, 0, stream, in);
 }
 
 }  // namespace contextpool::cuda

@@ -10,7 +10,7 @@ namespace contextpool::cuda {
 
 // Fills in.origin: the features of the heaviest token, and of the first that is not masked where
 // what comes later must not show (causal); 0 for those that are not finite.
-// quads: in.quad_log is there. Of a map, pixels are tokens.
-cudaError_t find_origin(const Problem& in, bool quads, cudaStream_t stream);
+// group_maxima: in.group_max is there. Of a map, pixels are tokens.
+cudaError_t find_origin(const Problem& in, bool group_maxima, cudaStream_t stream);
 
 }  // namespace contextpool::cuda

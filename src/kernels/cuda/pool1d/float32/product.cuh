@@ -9,7 +9,7 @@
 namespace contextpool::cuda {
 
 // Each thread owns values of 4 rows, row(0 .. 3), at columns column, column + 1; each(f) calls f(k, column, value0,
-// value1) with k the number of the row. A row is shared by 16 threads, told apart by share().
+// value1) with k the number of the row. A row is shared by 16 threads: this one is thread_of_row().
 template <typename T>
 struct Product;
 template <>
@@ -18,7 +18,7 @@ struct Product<float> {
   static constexpr int kA = kRows + TileOf<float>::pad, kB = kColumns + TileOf<float>::pad;
   float sum[4][8] = {};  // rows 4 ty .., columns 4 tx .. and 64 + 4 tx ..
 
-  __device__ static int share() { return threadIdx.x & 15; }
+  __device__ static int thread_of_row() { return threadIdx.x & 15; }
   __device__ static int row(int k) { return (threadIdx.x >> 4) * 4 + k; }
 
   // The 32 products of a step are added up by themselves first: thousands of equal ones, each added to the sum of all
@@ -64,16 +64,16 @@ struct Product<float> {
   }
 };
 
-// C += A B once more, but a weight of 0 meets no value: 0 times an infinity or a NaN that a target does not use must
+// C += A B once more, but a weight of 0 is not multiplied: 0 times an infinity or a NaN that a target does not use must
 // stay 0. Slow; only for tiles in which a value is not finite.
 template <typename T>
-__device__ inline void careful_step(Product<T>& c, const T* a, const T* b) {
+__device__ inline void step_skipping_zeros(Product<T>& c, const T* a, const T* b) {
   Product<T> part;  // as in step(): the same bits
 #pragma unroll 1
   for (int k = 0; k < kRows; ++k) {
     part.each([&](int r, int column, float& v0, float& v1) {
       const float w = to_float(a[Product<T>::row(r) * Product<T>::kA + k]);
-      if (w == 0) return;  // a NaN weight goes on
+      if (w == 0) return;  // a NaN weight counts
       v0 += w * to_float(b[k * Product<T>::kB + column]);
       v1 += w * to_float(b[k * Product<T>::kB + column + 1]);
     });
@@ -90,7 +90,7 @@ __device__ inline bool all_finite(Product<T>& c) {
 
 // S[64 x 64]: columns of A and B are TileOf<T>::score_columns channels; strides are the caller's. A thread's values:
 // targets target(0 .. 3), slots slot(0 .. kSlots - 1) of the 64 rows, rows row(0 .. kPer - 1) of a slot. A target is
-// shared by threads of kShare warps, told apart by share(), and kLaneShare lanes.
+// shared by threads of kWarpShare warps, of which this is warp_of_target(), and kLaneShare lanes.
 template <typename T>
 struct Scores;
 template <>
@@ -117,11 +117,11 @@ struct Scores<float> {
       }
     }
   }
-  static constexpr int kSlots = 4, kPer = 1, kShare = 1, kLaneShare = 16;
+  static constexpr int kSlots = 4, kPer = 1, kWarpShare = 1, kLaneShare = 16;
   __device__ static int target(int k) { return (threadIdx.x >> 4) + 16 * k; }
   __device__ static int slot(int n) { return (threadIdx.x >> 3 & 1) + 2 * n; }
   __device__ static int row(int) { return threadIdx.x & 7; }
-  __device__ static int share() { return 0; }
+  __device__ static int warp_of_target() { return 0; }
   __device__ float value(int k, int n, int) const { return sum[k][n]; }
 };
 

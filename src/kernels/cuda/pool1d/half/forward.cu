@@ -10,9 +10,9 @@ namespace {
 constexpr int kStages = kForwardPipe.stages;
 
 template <typename T>
-struct WideShared {
-  unsigned char rows[kStages][Wide<T>::kStageBytes];  // at the end: the 64 rows of y
-  unsigned char weights[2][Wide<T>::kWeightBytes];
+struct ForwardShared {
+  unsigned char rows[kStages][RowProduct<T>::kStageBytes];  // at the end: the 64 rows of y
+  unsigned char weights[2][RowProduct<T>::kWeightBytes];
   float partial[2][kTile];
   TileShared tile;
 };
@@ -50,7 +50,7 @@ __device__ void weigh_rows(const Tile<kWarpgroup>& tile, int n, int count, unsig
       float w[4];
 #pragma unroll
       for (int q = 0; q < 4; ++q) {
-        const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + q) : kCheb[r + q], start);
+        const float d = fmaf(-scaled, kTokens ? static_cast<float>(r + q) : kChebyshev[r + q], start);
         w[q] = power_of_two(fmaf(-d, d, exponents[q] - target.exponent));
         const bool used = kTokens ? static_cast<unsigned>(at + r + q) < units : use;
         w[q] = used ? w[q] : 0.f;
@@ -82,8 +82,8 @@ __device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsign
 // not always be the same). listed: the groups in the list, where those are all; below 0, before the first time and
 // where one list is not enough.
 template <typename T, bool kCausal>
-__device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int column, bool careful, int& listed,
-                           Wide<T>& product) {
+__device__ void accumulate(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, int column, bool mask_non_finite,
+                           int& listed, RowProduct<T>& product) {
   const Problem& in = tile.in;
   float sum = 0;
   product.clear();  // always: sums of the last channels must not be kept
@@ -105,7 +105,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
         const std::int64_t half[2] = {low.row * (kSlot / 2), high.row * (kSlot / 2)};
         const std::int64_t slot[2] = {low.slot, high.slot};
         const auto row = [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; };
-        const auto to = to_rows.after(stage * Wide<T>::kStageBytes);
+        const auto to = to_rows.after(stage * RowProduct<T>::kStageBytes);
         if (low.rows + high.rows == kRows) {
           Load::load(to, row);
         } else {
@@ -134,7 +134,7 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
       copy_wait<kStages - 2>();
       publish();
       __syncthreads();
-      if (careful) add_strange(product, shared.weights[n & 1], shared.rows[stage]);
+      if (mask_non_finite) add_non_finite(product, shared.weights[n & 1], shared.rows[stage]);
       product.start(shared.weights[n & 1], shared.rows[stage], true);
       fetch(n + kStages - 1, next);
       if (n + 1 < stages) weigh<T, kCausal>(tile, n + 1, count, shared.weights[(n + 1) & 1], sum);
@@ -151,16 +151,16 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, WideShared<T>& shared, int co
 
 // y of the tile's targets, channels column .. column + 255.
 template <typename T, bool kCausal>
-__device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Part part, int column, int& listed, T* y,
-                              float* near_mass) {
+__device__ void write_columns(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, Part part, int column, int& listed,
+                              T* y, float* near_mass) {
   const Problem& in = tile.in;
-  Wide<T> product;
-  bool careful = false;
+  RowProduct<T> product;
+  bool mask_non_finite = false;
 #pragma unroll 1
   while (true) {
-    accumulate<T, kCausal>(tile, shared, column, careful, listed, product);
-    if (__syncthreads_or(!product.finite()) == 0 || careful) break;
-    careful = true;
+    accumulate<T, kCausal>(tile, shared, column, mask_non_finite, listed, product);
+    if (__syncthreads_or(!product.finite()) == 0 || mask_non_finite) break;
+    mask_non_finite = true;
   }
 
   unsigned char* rows = shared.rows[0];
@@ -206,7 +206,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, WideShared<T>& shared, Par
   }
   const float scale[2] = {total[0] == 0 ? 0.f : 1.f / total[0], total[1] == 0 ? 0.f : 1.f / total[1]};
   stage<T>(product, rows, [&](int t, float v) { return v * scale[t]; });
-  write_rows<T>(rows, min(Wide<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
+  write_rows<T>(rows, min(RowProduct<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
 }
 
 // kCausal: and there is a tree.
@@ -215,16 +215,16 @@ __global__ void __launch_bounds__(kWarpgroup, kForwardPipe.blocks)
     matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass, int across) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<WideShared<T>*>(memory);
-  const Share share(across);
-  Tile<kWarpgroup> tile{in, shared.tile, share.work % in.batch, share.work / in.batch, 0};
+  auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
+  const WorkIndex work(across);
+  Tile<kWarpgroup> tile{in, shared.tile, work.item % in.batch, work.item / in.batch, 0};
   if (!tile.load(part)) return;
-  int listed = -1, column = share.part * Wide<T>::kColumns;
+  int listed = -1, column = work.part * RowProduct<T>::kColumns;
   if constexpr (kCausal) {
     write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
   } else {
 #pragma unroll 1
-    for (; column < in.channels; column += across * Wide<T>::kColumns) {
+    for (; column < in.channels; column += across * RowProduct<T>::kColumns) {
       write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
       __syncthreads();  // the rows have been written
     }
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kWarpgroup, kForwardPipe.blocks)
 template <typename T>
 cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  constexpr int kBytes = shared_bytes<WideShared<T>>();
+  constexpr int kBytes = shared_bytes<ForwardShared<T>>();
   const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
   const int across = many ? 1 : columns_of<T>(in.channels);
   const dim3 grid(tiles * in.batch * across);

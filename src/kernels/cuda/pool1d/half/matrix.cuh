@@ -1,7 +1,7 @@
 // Products on the matrix units for bfloat16 and float16, sums in float32; a thread block is 4 warps, each with 16 of
 // the 64 rows of the result:
-//   Wide:   C[64 x 256] += A[64 x 32] B[32 x 256]      weights times rows
-//   Square: S[64 x 64]  += A[64 x 64] B[64 x 64]^T     dy times rows
+//   RowProduct:   C[64 x 256] += A[64 x 32] B[32 x 256]      weights times rows
+//   ScoreProduct: S[64 x 64]  += A[64 x 64] B[64 x 64]^T     dy times rows
 // Shared memory holds panels of 64 channels: 128 bytes a row, its eight 16-byte pieces permuted by the row (piece p of
 // row r stands at p xor r % 8), which is how Hopper's wgmma reads panels, and free of bank conflicts for ldmatrix
 // elsewhere. Weights have rows of 64 bytes, likewise permuted. A thread's part of a result is the same for both
@@ -74,9 +74,9 @@ __device__ inline void publish() {}
 
 #if CONTEXTPOOL_WGMMA
 template <typename T>
-__device__ inline void wide_product(float (&d)[128], std::uint64_t a, std::uint64_t b, int add);
+__device__ inline void row_product(float (&d)[128], std::uint64_t a, std::uint64_t b, int add);
 template <typename T>
-__device__ inline void square_product(float (&d)[32], std::uint64_t a, std::uint64_t b);
+__device__ inline void score_product(float (&d)[32], std::uint64_t a, std::uint64_t b);
 
 #define CONTEXTPOOL_REGISTERS_32                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -84,7 +84,7 @@ __device__ inline void square_product(float (&d)[32], std::uint64_t a, std::uint
 // Both products, for one of the half types and its name in the instructions.
 #define CONTEXTPOOL_PRODUCTS(T, name)                                                                      \
   template <>                                                                                              \
-  __device__ inline void wide_product<T>(float(&d)[128], std::uint64_t a, std::uint64_t b, int add) {      \
+  __device__ inline void row_product<T>(float(&d)[128], std::uint64_t a, std::uint64_t b, int add) {       \
     asm volatile(                                                                                          \
         "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                      \
         "wgmma.mma_async.sync.aligned.m64n256k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32         \
@@ -100,7 +100,7 @@ __device__ inline void square_product(float (&d)[32], std::uint64_t a, std::uint
         : "l"(a), "l"(b), "r"(add));                                                                       \
   }                                                                                                        \
   template <>                                                                                              \
-  __device__ inline void square_product<T>(float(&d)[32], std::uint64_t a, std::uint64_t b) {              \
+  __device__ inline void score_product<T>(float(&d)[32], std::uint64_t a, std::uint64_t b) {               \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32 \
                  "}, %32, %33, 1, 1, 1, 0, 0;\n"                                                           \
                  : CONTEXTPOOL_F32(d, 0)                                                                   \
@@ -116,7 +116,7 @@ CONTEXTPOOL_PRODUCTS(__half, "f16")
 __device__ inline int matrix_row(int k) { return warp_id() * 16 + lane_id() / 4 + k * 8; }
 
 template <typename T>
-struct Wide {
+struct RowProduct {
   static constexpr int kColumns = 4 * kPanel;
   static_assert(kColumns == TileOf<T>::columns);
   static constexpr int kStageBytes = kRows * kColumns * 2;  // panels of 32 rows
@@ -145,8 +145,8 @@ struct Wide {
     const std::uint64_t weights = weight_descriptor(a), rows = panel_descriptor(b, kPanelBytes);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      wide_product<T>(sum, descriptor_after(weights, k * 32), descriptor_after(rows, k * 16 * kPanelRow),
-                      k > 0 || add ? 1 : 0);
+      row_product<T>(sum, descriptor_after(weights, k * 32), descriptor_after(rows, k * 16 * kPanelRow),
+                     k > 0 || add ? 1 : 0);
     }
 #else
     const int row = lane_id() & 15, piece = lane_id() >> 4;
@@ -179,7 +179,7 @@ struct Wide {
 };
 
 template <typename T>
-struct Square {
+struct ScoreProduct {
   static constexpr int kBytes = 64 * kPanelRow;  // of either factor
   float sum[32];                                 // as above
 
@@ -194,7 +194,7 @@ struct Square {
     const std::uint64_t first = panel_descriptor(a, 16), second = panel_descriptor(b, 16);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      square_product<T>(sum, descriptor_after(first, k * 32), descriptor_after(second, k * 32));
+      score_product<T>(sum, descriptor_after(first, k * 32), descriptor_after(second, k * 32));
 #else
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -278,7 +278,7 @@ struct PanelLoader {
 // Before a product whose B has values that are not finite: adds them where the weight is not 0 and takes them out of B,
 // so that they change no bit of the other sums. Slow; only for tiles in which a sum is not finite.
 template <typename T>
-__device__ inline void add_strange(Wide<T>& c, const unsigned char* a, unsigned char* b) {
+__device__ inline void add_non_finite(RowProduct<T>& c, const unsigned char* a, unsigned char* b) {
 #pragma unroll 1
   for (int k = 0; k < kRows; ++k) {
     float w[2];
@@ -286,14 +286,14 @@ __device__ inline void add_strange(Wide<T>& c, const unsigned char* a, unsigned 
       w[r] = to_float(reinterpret_cast<const T*>(a + weight_offset(matrix_row(r), k / 8))[k % 8]);
     }
     c.each([&](int column, int r, float& v0, float& v1) {
-      const auto value = *reinterpret_cast<const Pair<T>*>(b + column / kPanel * Wide<T>::kPanelBytes +
+      const auto value = *reinterpret_cast<const Pair<T>*>(b + column / kPanel * RowProduct<T>::kPanelBytes +
                                                            panel_offset(k, column % kPanel / 8) + column % 8 * 2);
       if (w[r] != 0 && !isfinite(value.first())) v0 += w[r] * value.first();
       if (w[r] != 0 && !isfinite(value.second())) v1 += w[r] * value.second();
     });
   }
   __syncthreads();
-  for (int k = threadIdx.x; k < kRows * Wide<T>::kColumns; k += kWarpgroup) {
+  for (int k = threadIdx.x; k < kRows * RowProduct<T>::kColumns; k += kWarpgroup) {
     T& value = reinterpret_cast<T*>(b)[k];
     if (!isfinite(to_float(value))) value = from_float<T>(0.f);
   }
@@ -305,7 +305,7 @@ __device__ inline void add_strange(Wide<T>& c, const unsigned char* a, unsigned 
 // that write the parts of a product apart.
 template <typename T>
 struct Staged {
-  static constexpr int kStride = Wide<T>::kColumns * 2 + 16;
+  static constexpr int kStride = RowProduct<T>::kColumns * 2 + 16;
   static constexpr int kBytes = kTile * kStride;
 
   __device__ static unsigned char* at(unsigned char* rows, int row, int channel) {
@@ -321,10 +321,10 @@ __device__ inline unsigned char* first_square(unsigned char* rows) {
 
 // f(k, v0, v1, pair) for all of this thread's part of a product, with what is staged in the same places.
 template <typename T, typename F>
-__device__ inline void with_staged(Wide<T>& product, unsigned char* rows, F f) {
+__device__ inline void with_staged(RowProduct<T>& product, unsigned char* rows, F f) {
   const unsigned char* from = first_square<T>(rows);
 #pragma unroll
-  for (int n = 0; n < Wide<T>::kColumns / 8; n += 2) {
+  for (int n = 0; n < RowProduct<T>::kColumns / 8; n += 2) {
     unsigned bits[4];
     load_matrix(bits, from + n * 16);
 #pragma unroll
@@ -336,11 +336,11 @@ __device__ inline void with_staged(Wide<T>& product, unsigned char* rows, F f) {
 
 // Puts a warp's part of a product there: value(k, v) is what becomes of v, in this thread's k-th row.
 template <typename T, typename Value>
-__device__ inline void stage(Wide<T>& product, unsigned char* rows, Value value) {
+__device__ inline void stage(RowProduct<T>& product, unsigned char* rows, Value value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(first_square<T>(rows)));
 #pragma unroll
-  for (int n = 0; n < Wide<T>::kColumns / 8; n += 2) {
+  for (int n = 0; n < RowProduct<T>::kColumns / 8; n += 2) {
     Pair<T> pair[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

@@ -11,10 +11,10 @@ constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
 // kMany: there are many tiles.
 template <typename T, bool kMany>
-struct SquareShared {
+struct ScoreShared {
   static constexpr Pipeline kPipe = kMany ? kScoresPipe : kFewScoresPipe;
-  unsigned char rows[kPipe.stages][Square<T>::kBytes];  // panels of 64 source rows
-  unsigned char dy[kPipe.stages][Square<T>::kBytes];    // and of 64 targets
+  unsigned char rows[kPipe.stages][ScoreProduct<T>::kBytes];  // panels of 64 source rows
+  unsigned char dy[kPipe.stages][ScoreProduct<T>::kBytes];    // and of 64 targets
   TileShared tile;
 };
 
@@ -25,14 +25,14 @@ struct Totals {
 };
 
 // Whether the sums leave open that the target's dy is 0.
-__device__ bool unsure(const Totals& totals, int target) {
+__device__ bool may_be_dead(const Totals& totals, int target) {
   const float s = totals.sum[1][target], moment = totals.sum[2][target];
   return !isfinite(s) || !isfinite(moment) || (s == 0 && moment == 0);
 }
 
 // Adds what the 16 rows of the n-th listed pair of slots, the k-th of four, give to this thread's two targets.
 template <bool kTokens>
-__device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb)[2], const float* scores,
+__device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&node)[2], const float* scores,
                          float (&sums)[kSums][2]) {
   const auto& entry = tile.shared.list[n];
   const int level = entry.level, q = lane_id() % 4 * 2;
@@ -40,8 +40,8 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
   const int stride = kTokens ? kSlot : remainder ? 2 : 1;
   const int unit = entry.group * 2 * stride;
   const float radius = 0.5f * static_cast<float>(1 << level), step = 2 * radius * static_cast<float>(stride);
-  const float offset[2] = {kTokens ? static_cast<float>(q) : radius - 0.5f + radius * cheb[0],
-                           kTokens ? static_cast<float>(q + 1) : radius - 0.5f + radius * cheb[1]};
+  const float offset[2] = {kTokens ? static_cast<float>(q) : radius - 0.5f + radius * node[0],
+                           kTokens ? static_cast<float>(q + 1) : radius - 0.5f + radius * node[1]};
   const float* exponent = tile.shared.exponent + n * 2 * kSlot + q;
   const float* mass = tile.shared.mass + n * 2 * kSlot + q;
 #pragma unroll
@@ -74,32 +74,98 @@ __device__ void add_pair(const Tile<kWarpgroup>& tile, int n, const float (&cheb
   }
 }
 
+// Whether dy of each target has an element that is not 0: looked at where the sums do not say so; two threads a target.
+template <typename T>
+__device__ void mark_alive(const Problem& in, Part part, const Backward& out, const Tile<kWarpgroup>& tile,
+                           Totals& totals) {
+  const int k = threadIdx.x / 2, m = tile.shared.targets[k].index;
+  unsigned bits = m < 0 || part == Part::near || !may_be_dead(totals, k) ? 1 : 0;
+  if (bits == 0) {
+    const auto* row = reinterpret_cast<const uint4*>(
+        static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels);
+#pragma unroll 4
+    for (int p = threadIdx.x % 2; p < in.channels / 8; p += 2) {
+      const uint4 v = row[p];
+      bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
+    }
+  }
+  bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+  if (threadIdx.x % 2 == 0) totals.alive[k] = bits != 0;
+}
+
+// Adds up the sums of the four threads that share a target, and finishes the targets.
+template <typename T>
+__device__ void finish_tile(const Problem& in, Part part, const Backward& out, const Tile<kWarpgroup>& tile,
+                            Totals& totals, float (&sums)[kSums][2]) {
+  __syncthreads();  // all products have been made
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (int q = 0; q < kSums; ++q) {
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
+      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
+      if (lane_id() % 4 == 0) totals.sum[q][matrix_row(t)] = sums[q][t];
+    }
+  }
+  __syncthreads();
+  mark_alive<T>(in, part, out, tile, totals);
+  __syncthreads();
+  if (threadIdx.x >= kTile) return;
+  float total[kSums];
+  for (int q = 0; q < kSums; ++q) total[q] = totals.sum[q][threadIdx.x];
+  finish_target<T>(in, part, out, tile.batch, tile.tile, tile.shared.targets[threadIdx.x], total,
+                   totals.alive[threadIdx.x] != 0);
+}
+
+// The pieces of the targets' dy that this thread brings; a bit for each target that exists.
+template <typename T, int kCount>
+__device__ unsigned find_targets(const Problem& in, const Backward& out, const Tile<kWarpgroup>& tile,
+                                 const T* (&pieces)[kCount]) {
+  using Load = PanelLoader<T, kTile, 1>;
+  unsigned exist = 0;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const int m = tile.shared.targets[Load::first_row() + k * Load::kStep].index;
+    exist |= (m >= 0 ? 1u : 0u) << k;
+    pieces[k] = static_cast<const T*>(out.dy) +
+                (static_cast<std::int64_t>(tile.batch) * in.targets + max(m, 0)) * in.channels + Load::piece() * 8;
+  }
+  return exist;
+}
+
+// The same of the rows of up to four listed pairs, from the first-th of `count` on.
+template <typename T, int kCount>
+__device__ unsigned find_sources(const Tile<kWarpgroup>& tile, int first, int count, const T* (&pieces)[kCount]) {
+  using Load = PanelLoader<T, kTile, 1>;
+  unsigned exist = 0;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const int n = first + k, here = min(n, count - 1);
+    pieces[k] = tile.row<T>(here, Load::first_row()) + Load::piece() * 8;
+    exist |= (n < count && Load::first_row() < tile.shared.list[here].rows ? 1u : 0u) << k;
+  }
+  return exist;
+}
+
 template <typename T, bool kMany>
-__global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.blocks)
+__global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.blocks)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SquareShared<T, kMany>*>(memory);
-  constexpr int kStages = SquareShared<T, kMany>::kPipe.stages;
+  auto& shared = *reinterpret_cast<ScoreShared<T, kMany>*>(memory);
+  constexpr int kStages = ScoreShared<T, kMany>::kPipe.stages;
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
                         static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
   const int steps = (in.channels + kPanel - 1) / kPanel;
   using Load = PanelLoader<T, kTile, 1>;
   static_assert(kTile == kScoreRows && Load::kStep == 2 * kSlot);
-  const T* dy[Load::kCount];  // the pieces of the targets that this thread brings
-  unsigned here = 0;
-#pragma unroll
-  for (int k = 0; k < Load::kCount; ++k) {
-    const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
-    here |= (m >= 0 ? 1u : 0u) << k;
-    dy[k] = static_cast<const T*>(out.dy) +
-            (static_cast<std::int64_t>(tile.batch) * in.targets + max(m, 0)) * in.channels + Load::piece() * 8;
-  }
-  const float cheb[2] = {kCheb[lane_id() % 4 * 2], kCheb[lane_id() % 4 * 2 + 1]};
+  const T* dy[Load::kCount];
+  const unsigned here = find_targets(in, out, tile, dy);
+  const float node[2] = {kChebyshev[lane_id() % 4 * 2], kChebyshev[lane_id() % 4 * 2 + 1]};
   float sums[kSums][2] = {};
   const typename Load::To to_rows(shared.rows[0]), to_dy(shared.dy[0]);
-  Square<T> scores;
+  ScoreProduct<T> scores;
   scores.clear();
   tile.rewind<2>();
 #pragma unroll 1
@@ -107,20 +173,12 @@ __global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.bloc
     int count = 0, groups = 0, total = 0;  // four pairs at a time
     // What fetch brings next, and where.
     int next_group = 0, next_step = 0, next = 0;
-    const T* first[Load::kCount];  // the pieces of the pairs' rows that this thread brings
+    const T* first[Load::kCount];
     unsigned live = 0;
     const auto fetch = [&](int n) {
       if (n < total) {
-        if (next_step == 0) {
-          live = 0;
-#pragma unroll
-          for (int k = 0; k < Load::kCount; ++k) {
-            const int n = next_group * 4 + k, here = min(n, count - 1);
-            first[k] = tile.row<T>(here, Load::first_row()) + Load::piece() * 8;
-            live |= (n < count && Load::first_row() < shared.tile.list[here].rows ? 1u : 0u) << k;
-          }
-        }
-        const int channel = next_step * kPanel, stage = next * Square<T>::kBytes;
+        if (next_step == 0) live = find_sources(tile, next_group * 4, count, first);
+        const int channel = next_step * kPanel, stage = next * ScoreProduct<T>::kBytes;
         const bool inside = channel + Load::piece() * 8 < in.channels;
         Load::load(
             to_rows.after(stage), inside, [&](int k) { return first[k] + channel; },
@@ -161,9 +219,9 @@ __global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.bloc
       for (int k = 0; k < 4; ++k) {
         if (g * 4 + k >= count) break;
         if (shared.tile.list[g * 4 + k].level == 0) {
-          add_pair<true>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+          add_pair<true>(tile, g * 4 + k, node, scores.sum + k * 8, sums);
         } else {
-          add_pair<false>(tile, g * 4 + k, cheb, scores.sum + k * 8, sums);
+          add_pair<false>(tile, g * 4 + k, node, scores.sum + k * 8, sums);
         }
       }
       scores.clear();
@@ -172,38 +230,7 @@ __global__ void __launch_bounds__(kWarpgroup, SquareShared<T, kMany>::kPipe.bloc
   }
   auto& totals = *reinterpret_cast<Totals*>(shared.rows);
   static_assert(sizeof(Totals) <= sizeof(shared.rows));
-  __syncthreads();  // all products have been made
-#pragma unroll
-  for (int t = 0; t < 2; ++t) {
-#pragma unroll
-    for (int q = 0; q < kSums; ++q) {
-      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 1);
-      sums[q][t] += __shfl_xor_sync(0xffffffffu, sums[q][t], 2);
-      if (lane_id() % 4 == 0) totals.sum[q][matrix_row(t)] = sums[q][t];
-    }
-  }
-  __syncthreads();
-  {  // two threads a target
-    const int k = threadIdx.x / 2, m = shared.tile.targets[k].index;
-    unsigned bits = m < 0 || part == Part::near || !unsure(totals, k) ? 1 : 0;
-    if (bits == 0) {
-      const auto* row = reinterpret_cast<const uint4*>(
-          static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels);
-#pragma unroll 4
-      for (int p = threadIdx.x % 2; p < in.channels / 8; p += 2) {
-        const uint4 v = row[p];
-        bits |= (v.x | v.y | v.z | v.w) & 0x7fff7fffu;
-      }
-    }
-    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
-    if (threadIdx.x % 2 == 0) totals.alive[k] = bits != 0;
-  }
-  __syncthreads();
-  if (threadIdx.x >= kTile) return;
-  float total[kSums];
-  for (int q = 0; q < kSums; ++q) total[q] = totals.sum[q][threadIdx.x];
-  finish_target<T>(in, part, out, tile.batch, tile.tile, shared.tile.targets[threadIdx.x], total,
-                   totals.alive[threadIdx.x] != 0);
+  finish_tile<T>(in, part, out, tile, totals, sums);
 }
 
 }  // namespace
@@ -212,8 +239,8 @@ template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
   const dim3 grid(tiles * in.batch);
-  constexpr int kManyBytes = shared_bytes<SquareShared<T, true>>();
-  constexpr int kFewBytes = shared_bytes<SquareShared<T, false>>();
+  constexpr int kManyBytes = shared_bytes<ScoreShared<T, true>>();
+  constexpr int kFewBytes = shared_bytes<ScoreShared<T, false>>();
   return tiles * in.batch >= kManyScores
              ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kManyBytes, stream, in, part, out)
              : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFewBytes, stream, in, part, out);

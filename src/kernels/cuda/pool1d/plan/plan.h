@@ -16,8 +16,8 @@ struct Precision {
 // Whether planning needs nothing made before: sequences of up to kLongSequence tokens, and no tree.
 inline bool plans_alone(const Problem& in) { return !in.tree.exists() && in.tokens <= kLongSequence; }
 
-// Fills in.quad_log, unless plans_alone(), and, with a tree, in.block_log, in.block_top and in.wide; clears counts
-// [batch, chunks, kClasses].
+// Fills in.group_max, unless plans_alone(), and, with a tree, in.block_log, in.block_top and in.may_use_tree; clears
+// counts [batch, chunks, kClasses].
 cudaError_t weigh_tokens(const Problem& in, const Precision& precision, int* counts, cudaStream_t stream);
 
 // Fills in.plan and, with a tree, counts. With a tree, the kernel that comes next may start before the plan is made:

@@ -23,7 +23,7 @@ struct Spans {
 
 // counts: of each chunk, kClasses apart. This chunk's span is one of 2^shift chunks.
 __device__ Spans count_spans(const int* counts, int chunks, int chunk, int shift) {
-  const int lane = threadIdx.x % 32, span = chunk >> shift, wide = 1 << min(shift, 5);
+  const int lane = threadIdx.x % 32, span = chunk >> shift, lanes = 1 << min(shift, 5);
   Spans own{};   // this lane's share
   int open = 0;  // and of the members so far of a span of more than 32 chunks
 #pragma unroll 4
@@ -33,9 +33,9 @@ __device__ Spans count_spans(const int* counts, int chunks, int chunk, int shift
     own.members += here ? n : 0;
     own.members_before += here && k < chunk ? n : 0;
     int all = n;  // of the lane's span
-    bool complete = lane % wide == 0;
+    bool complete = lane % lanes == 0;
     if (shift <= 5) {
-      for (int m = 1; m < wide; m *= 2) all += __shfl_xor_sync(0xffffffffu, all, m);
+      for (int m = 1; m < lanes; m *= 2) all += __shfl_xor_sync(0xffffffffu, all, m);
     } else {
       open += n;
       const bool ends = (base + 32) % (1 << shift) == 0 || base + 32 >= chunks;
@@ -101,16 +101,16 @@ __global__ void __launch_bounds__(kSortChunk) sort_kernel(Problem in, const int*
     }
   }
   __syncthreads();
-  const Target nobody{0, 0, 0, 0, 0, 0, -1, 1};
-  for (int k = used * kTile + m; k < in.tiles * kTile; k += chunks * kSortChunk) {  // tiles that nobody is in
-    in.sorted[static_cast<std::int64_t>(b) * in.tiles * kTile + k] = nobody;
+  const Target padding{0, 0, 0, 0, 0, 0, -1, 1};
+  for (int k = used * kTile + m; k < in.tiles * kTile; k += chunks * kSortChunk) {  // tiles without targets
+    in.sorted[static_cast<std::int64_t>(b) * in.tiles * kTile + k] = padding;
   }
   if (!here) return;
   const int at = warp_count[warp][c] + rank;
   Target* tile = in.sorted + (static_cast<std::int64_t>(b) * in.tiles + first_tile[c] + at / kTile) * kTile;
   tile[at % kTile] = target;
   if (at + 1 < members[c]) return;
-  for (int k = at % kTile + 1; k < kTile; ++k) tile[k] = nobody;
+  for (int k = at % kTile + 1; k < kTile; ++k) tile[k] = padding;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The order in which targets are tiled.
+// The order in which targets are by_tile.
 #pragma once
 
 #include "kernels/cuda/pool1d/problem.cuh"

@@ -7,8 +7,8 @@ namespace contextpool::cuda {
 
 Tree make_tree(int tokens, int batch);
 
-// Fills in.nodes and in.mass, given in.block_log and in.wide: first the levels that thread blocks make from the tokens,
-// which may run beside the kernel launched just before, then the levels above them.
+// Fills in.nodes and in.mass, given in.block_log and in.may_use_tree: first the levels that thread blocks make from the
+// tokens, which may run beside the kernel launched just before, then the levels above them.
 template <typename T>
 cudaError_t raise_tokens(const Problem& in, cudaStream_t stream);
 template <typename T>
