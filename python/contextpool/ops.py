@@ -12,6 +12,7 @@ _add_layer_norm = torch.ops.contextpool.add_layer_norm.default
 _bias_gelu = torch.ops.contextpool.bias_gelu.default
 _cross_entropy = torch.ops.contextpool.cross_entropy.default
 _rotary = torch.ops.contextpool.rotary.default
+_short_convolution = torch.ops.contextpool.short_convolution.default
 _rotary_qkv = torch.ops.contextpool.rotary_qkv.default
 
 
@@ -79,6 +80,27 @@ def pool2d(
     except RuntimeError as error:
         _explain(error, "pool2d")
         raise
+
+
+def short_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, left: int = 0, residual: bool = False
+) -> Tensor:
+    """Mix each token with its neighbours, each channel by itself: ``y_i = [x_i +] b + sum_k w_k x_(i - left + k)``.
+
+    Args:
+        x: features, ``[..., N, D]``; float64, float32, bfloat16 or float16, any strides.
+        weight: ``[D, K]``, of any of these dtypes. A tap whose token would lie outside the row is left out.
+        bias: ``[D]``, in the dtype of ``weight``.
+        left: how many taps lie before the token: ``K - 1`` is causal, ``K // 2`` (``K`` odd) centred.
+        residual: add ``x``.
+
+    Returns:
+        ``y``, of the shape and dtype of ``x``, contiguous. Sums are in float32 (float64 for float64).
+
+    Differentiable once. On the CPU it is one pass over memory, the bits of ``y_i`` depend on the ``K`` tokens that it is
+    made of alone, and those of gradients not on the number of threads. On CUDA it is a sum of shifted products.
+    """
+    return cast(Tensor, _short_convolution(x, weight, bias, left=left, residual=residual))
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:

@@ -1,6 +1,8 @@
 #include "contextpool/data/recall.h"
 
-#include <torch/torch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 
 #include <numeric>
 #include <utility>
@@ -12,15 +14,15 @@
 namespace contextpool::data {
 namespace {
 
-constexpr std::int64_t kMaxCount = 1 << 20;  // symbols, pairs and queries
+constexpr std::int64_t kMaxCount = 1 << 20;  // pairs and queries
 
 using Symbols = std::vector<std::int64_t>;
 
 // The draws of one row, one after the other.
 class Draws {
  public:
-  Draws(std::int64_t seed, std::int64_t step, std::int64_t row)
-      : bits_(random_bits({word(seed), word(step), word(row)})) {}
+  Draws(Split split, std::int64_t seed, std::int64_t step, std::int64_t row)
+      : bits_(random_bits({static_cast<std::uint64_t>(split), word(seed), word(step), word(row)})) {}
 
   std::int64_t below(std::int64_t count) { return data::below(count, random_bits({bits_, count_++})); }
 
@@ -40,74 +42,74 @@ class Draws {
 };
 
 struct Row {
-  Symbols pairs;             // 2 P symbols
-  Symbols queries, answers;  // Q each
+  Symbols symbols;
+  std::vector<std::pair<std::int64_t, std::int64_t>> answers;  // where, and which
 };
 
 Row recall_row(const RecallOptions& o, Draws draws) {
-  const auto keys = (o.vocabulary - 1) / 2, values = o.vocabulary - 1 - keys;
-  const auto chosen = draws.different(o.pairs, keys);
+  const auto keys = (o.symbols - 1) / 2, values = o.symbols - 1 - keys;
   Row row;
-  for (const auto key : chosen) {
-    row.pairs.push_back(1 + key);
-    row.pairs.push_back(1 + keys + draws.below(values));
+  for (const auto key : draws.different(o.pairs, keys)) {
+    row.symbols.push_back(1 + key);
+    row.symbols.push_back(1 + keys + draws.below(values));
   }
-  for (const auto pair : draws.different(o.queries, o.pairs)) {
-    row.queries.push_back(row.pairs[2 * pair]);
-    row.answers.push_back(row.pairs[2 * pair + 1]);
+  for (std::int64_t i = 0; i < o.queries; ++i) {
+    const auto pair = draws.below(o.pairs);
+    row.answers.emplace_back(row.symbols.size(), row.symbols[2 * pair + 1]);
+    row.symbols.push_back(row.symbols[2 * pair]);
+    row.symbols.push_back(0);
   }
   return row;
 }
 
 Row hops_row(const RecallOptions& o, Draws draws) {
-  const auto chain = draws.different(o.pairs + 1, o.vocabulary - 1);
+  const auto chain = draws.different(o.pairs + 1, o.symbols - 1 - o.hops);
+  const auto first = 1 + o.hops;  // symbol of the chain
   Row row;
   for (const auto at : draws.different(o.pairs, o.pairs)) {
-    row.pairs.push_back(1 + chain[at]);
-    row.pairs.push_back(1 + chain[at + 1]);
+    row.symbols.push_back(first + chain[at]);
+    row.symbols.push_back(first + chain[at + 1]);
   }
-  for (const auto at : draws.different(o.queries, o.pairs + 1 - o.hops)) {
-    row.queries.push_back(1 + chain[at]);
-    row.answers.push_back(1 + chain[at + o.hops]);
+  for (std::int64_t i = 0; i < o.queries; ++i) {
+    const auto hops = 1 + draws.below(o.hops);
+    const auto at = draws.below(o.pairs + 1 - hops);
+    row.symbols.push_back(hops);
+    row.answers.emplace_back(row.symbols.size(), first + chain[at + hops]);
+    row.symbols.push_back(first + chain[at]);
   }
   return row;
 }
 
-void check(bool good, const char* name, std::int64_t least, std::int64_t most, std::int64_t value) {
-  TORCH_CHECK_VALUE(good, "recall: ", name, " must be from ", least, " to ", most, ", but is ", value);
-}
-
 }  // namespace
 
+std::vector<std::string> recall_kinds() { return {"recall", "k-hop"}; }
+
 void validate(const RecallOptions& o) {
-  check_word("recall", "kind", o.kind, {"recall", "hops"});
-  const auto within = [](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-    check(value >= least && value <= most, name, least, most, value);
+  check_word("recall", "kind", o.kind, recall_kinds());
+  const auto within = [&](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+    TORCH_CHECK_VALUE(value >= least && value <= most, o.kind, ": ", name, " must be from ", least, " to ", most,
+                      ", but is ", value);
   };
   within("pairs", o.pairs, 1, kMaxCount);
+  within("queries", o.queries, 1, kMaxCount);
   if (o.kind == "recall") {
-    within("vocabulary", o.vocabulary, 2 * o.pairs + 1, 4 * kMaxCount);
-    within("queries", o.queries, 1, o.pairs);
+    within("symbols", o.symbols, 2 * o.pairs + 1, 4 * kMaxCount);
   } else {
-    within("vocabulary", o.vocabulary, o.pairs + 2, 4 * kMaxCount);
     within("hops", o.hops, 1, o.pairs);
-    within("queries", o.queries, 1, o.pairs + 1 - o.hops);
+    within("symbols", o.symbols, o.pairs + o.hops + 2, 4 * kMaxCount);
   }
 }
 
-Batch make_recall(const RecallOptions& options, std::int64_t seed, std::int64_t step, Rows rows) {
+Batch make_recall(const RecallOptions& options, Split split, std::int64_t seed, std::int64_t step, Rows rows) {
   validate(options);
   const auto length = 2 * (options.pairs + options.queries), count = rows.end - rows.begin;
-  Batch batch{torch::zeros({count, length}, torch::kInt64), torch::full({count, length}, kNotAsked, torch::kInt64)};
+  Batch batch{at::empty({count, length}, at::kLong), at::full({count, length}, kNotAsked, at::kLong)};
   auto input = batch.input.accessor<std::int64_t, 2>(), target = batch.target.accessor<std::int64_t, 2>();
   for (std::int64_t r = 0; r < count; ++r) {
-    const Draws draws(seed, step, rows.begin + r);
+    const Draws draws(split, seed, step, rows.begin + r);
     const auto row = options.kind == "recall" ? recall_row(options, draws) : hops_row(options, draws);
-    for (std::int64_t i = 0; i < 2 * options.pairs; ++i) input[r][i] = row.pairs[i];
-    for (std::int64_t i = 0; i < options.queries; ++i) {
-      input[r][2 * (options.pairs + i)] = row.queries[i];
-      target[r][2 * (options.pairs + i)] = row.answers[i];
-    }
+    for (std::int64_t i = 0; i < length; ++i) input[r][i] = row.symbols[i];
+    for (const auto& [at, answer] : row.answers) target[r][at] = answer;
   }
   return batch;
 }

@@ -12,6 +12,7 @@
 #include "contextpool/ops/cross_entropy.h"
 #include "contextpool/runtime/device.h"
 #include "tasks/language_model_eval.h"
+#include "tasks/recall.h"
 #include "tasks/text_looking.h"
 
 namespace contextpool::tasks {
@@ -24,6 +25,8 @@ LanguageModelOptions with_vocabulary(LanguageModelOptions model, const LanguageM
   model.vocabulary = data::vocabulary_of(options.layout);
   return model;
 }
+
+bool is_generated(const OptionList& options) { return is_recall(options.get<std::string>("data")); }
 
 constexpr const char* kFamily = "language_model";
 
@@ -40,20 +43,27 @@ class LanguageModellingKind : public TaskKind {
  public:
   std::vector<std::string> families() const override { return {kFamily}; }
   std::string unit() const override { return "tokens"; }
-  std::string summary() const override { return "Trains a language model on the symbols of a text."; }
+  std::string summary() const override {
+    return "Trains a language model on the symbols of a text, or on generated rows.";
+  }
   OptionList train_options() const override { return list_options(LanguageModellingOptions{}); }
   std::vector<std::string> derived_options() const override { return {"vocabulary"}; }
   std::vector<std::string> fixed_options() const override { return {"layout"}; }
   OptionList complete(OptionList model_options, const OptionList& options) const override {
-    model_options.set("vocabulary", data::vocabulary_of(options.get<std::string>("layout")));
+    const auto& layout = options.get<std::string>("layout");
+    const auto symbols = is_generated(options) ? options.get<std::int64_t>("symbols") : data::vocabulary_of(layout);
+    model_options.set("vocabulary", symbols);
     return model_options;
   }
   void check(const OptionList& model_options, const OptionList& options, std::int64_t length, std::int64_t batch,
              std::int64_t parts) const override;
   double least_activations(const OptionList& model_options, std::int64_t length, double batch,
                            bool bfloat16) const override;
-  std::unique_ptr<Task> open(const models::Family& /*family*/, const OptionList& model_options,
+  std::unique_ptr<Task> open(const models::Family& family, const OptionList& model_options,
                              const OptionList& options) const override {
+    if (is_generated(options)) {
+      return std::make_unique<Recall>(*this, family, model_options, typed<LanguageModellingOptions>(options));
+    }
     return std::make_unique<LanguageModelling>(typed<LanguageModelOptions>(model_options),
                                                typed<LanguageModellingOptions>(options));
   }
@@ -79,6 +89,7 @@ void LanguageModellingKind::check(const OptionList& model_options, const OptionL
   TORCH_CHECK_VALUE(model.positions != "learned" || length <= model.length, "contextpool: rows of ", length,
                     " tokens, but the model has learned positions for ", model.length,
                     " only; give it more with --context");
+  if (is_generated(options)) data::validate(rows_of(task, length));
 }
 
 // In each layer the inputs of both norms, q, k, v, attention's output and the feed-forward branch before and after its
@@ -96,15 +107,45 @@ double LanguageModellingKind::least_activations(const OptionList& model_options,
 }  // namespace
 
 LanguageModelling::LanguageModelling(const LanguageModelOptions& model, LanguageModellingOptions options)
-    : Task(task_of(models::find_family(kFamily)), models::find_family(kFamily),
-           list_options(with_vocabulary(model, options)), list_options(options)),
+    : LanguageModelTask(task_of(models::find_family(kFamily)), models::find_family(kFamily),
+                        list_options(with_vocabulary(model, options)), list_options(options)),
       options_(std::move(options)),
       text_(options_.data, options_.layout) {
   if (options_.eval_tokens > 0) data::check_window(text_, data::Split::dev, 1);
 }
 
-void LanguageModelling::on_built() {
+void LanguageModelTask::on_built() {
   language_model_ = models::LanguageModel(std::dynamic_pointer_cast<models::LanguageModelImpl>(model()));
+}
+
+io::Metadata LanguageModelTask::metadata(const StepPlace& place) const {
+  return {{kTrainedLengthKey, std::to_string(place.length)}};
+}
+
+double LanguageModelTask::units_per_step(std::int64_t length, std::int64_t batch) const {
+  return size(length) * size(batch);
+}
+
+torch::Tensor LanguageModelTask::logits(const torch::Tensor& tokens, bool bfloat16) {
+  const runtime::Autocast autocast(device(), bfloat16);
+  return language_model_->forward(tokens);
+}
+
+torch::Tensor LanguageModelTask::regularizer() { return language_model_->span_loss(); }
+
+void LanguageModelTask::after_step() { language_model_->clamp_spans(); }
+
+std::vector<nn::WindowStatistics> LanguageModelTask::windows_on(const torch::Tensor& tokens, bool bfloat16) {
+  const torch::NoGradGuard no_grad;
+  language_model_->eval();
+  const runtime::Autocast autocast(device(), bfloat16);
+  const auto predicted = language_model_->windows(tokens.to(device()));
+  std::vector<nn::WindowStatistics> all;
+  for (std::size_t layer = 0; layer < predicted.size(); ++layer) {
+    const auto& pool = language_model_->blocks()[layer]->options().pool;
+    if (const auto statistics = nn::window_statistics(pool, predicted[layer])) all.push_back(*statistics);
+  }
+  return all;
 }
 
 std::string LanguageModelling::data_identity() const {
@@ -122,16 +163,8 @@ void LanguageModelling::check_data(const std::string& trained_on, const std::str
                     "; name that text with --data FILE, or start another run with this one");
 }
 
-io::Metadata LanguageModelling::metadata(const StepPlace& place) const {
-  return {{kTrainedLengthKey, std::to_string(place.length)}};
-}
-
 void LanguageModelling::check_stage(std::int64_t length, std::int64_t /*batch*/) const {
   data::check_window(text_, data::Split::train, length);
-}
-
-double LanguageModelling::units_per_step(std::int64_t length, std::int64_t batch) const {
-  return size(length) * size(batch);
 }
 
 Batch LanguageModelling::batch(const StepPlace& place, Part part) const {
@@ -142,20 +175,12 @@ Batch LanguageModelling::batch(const StepPlace& place, Part part) const {
 }
 
 torch::Tensor LanguageModelling::loss(const std::vector<torch::Tensor>& batch, bool bfloat16) {
-  torch::Tensor logits;
-  {
-    const runtime::Autocast autocast(device(), bfloat16);
-    logits = language_model_->forward(batch[0]);
-  }
+  const auto predicted = logits(batch[0], bfloat16);
   // On CUDA, where each pass over memory counts, without a float32 copy of the logits.
-  if (logits.is_cuda()) return contextpool::cross_entropy(logits.flatten(0, 1), batch[1].flatten()).sum();
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat), batch[1].flatten(),
+  if (predicted.is_cuda()) return contextpool::cross_entropy(predicted.flatten(0, 1), batch[1].flatten()).sum();
+  return torch::nn::functional::cross_entropy(predicted.flatten(0, 1).to(torch::kFloat), batch[1].flatten(),
                                               torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
 }
-
-torch::Tensor LanguageModelling::regularizer() { return language_model_->span_loss(); }
-
-void LanguageModelling::after_step() { language_model_->clamp_spans(); }
 
 std::vector<Figure> LanguageModelling::figures_of_loss(double loss) const {
   return {{"bpc", loss / std::numbers::ln2}};
@@ -163,7 +188,8 @@ std::vector<Figure> LanguageModelling::figures_of_loss(double loss) const {
 
 std::optional<Score> LanguageModelling::score_dev(const StepPlace& place, bool bfloat16) {
   if (options_.eval_tokens == 0) return std::nullopt;
-  const auto score = eval::evaluate(language_model_, text_, data::Split::dev,
+  auto model = language_model();
+  const auto score = eval::evaluate(model, text_, data::Split::dev,
                                     {.window = place.length,
                                      .step = std::max<std::int64_t>(1, place.length / 2),
                                      .batch = options_.eval_batch,
@@ -173,18 +199,8 @@ std::optional<Score> LanguageModelling::score_dev(const StepPlace& place, bool b
 }
 
 std::vector<nn::WindowStatistics> LanguageModelling::windows(const StepPlace& place, bool bfloat16) {
-  const torch::NoGradGuard no_grad;
   const auto count = std::min(place.length, text_.size(data::Split::dev));
-  const auto tokens = text_.symbols(data::Split::dev, 0, count).unsqueeze(0).to(device());
-  language_model_->eval();
-  const runtime::Autocast autocast(device(), bfloat16);
-  const auto predicted = language_model_->windows(tokens);
-  std::vector<nn::WindowStatistics> all;
-  for (std::size_t layer = 0; layer < predicted.size(); ++layer) {
-    const auto& pool = language_model_->blocks()[layer]->options().pool;
-    if (const auto statistics = nn::window_statistics(pool, predicted[layer])) all.push_back(*statistics);
-  }
-  return all;
+  return windows_on(text_.symbols(data::Split::dev, 0, count).unsqueeze(0), bfloat16);
 }
 
 std::unique_ptr<TaskKind> language_modelling() { return std::make_unique<LanguageModellingKind>(); }

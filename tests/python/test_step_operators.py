@@ -223,3 +223,30 @@ def test_a_target_out_of_range_is_not_scored(device: str) -> None:
     loss.sum().backward()
     assert loss[0].isnan() and loss[1].isfinite()
     assert logits.grad is not None and logits.grad[0].isnan().all() and logits.grad[1].isfinite().all()
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("residual", (False, True))
+def test_gradients_of_short_convolution(device: str, residual: bool) -> None:
+    x, weight, bias = draw(2, 11, 5, device=device), draw(5, 4, device=device), draw(5, device=device)
+    for left in (0, 1, 3):
+        assert torch.autograd.gradcheck(lambda *t, left=left: ops.short_convolution(*t, left, residual), (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *t: ops.short_convolution(*t, None, 2), (x, weight))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_opcheck_of_short_convolution(device: str, dtype: torch.dtype) -> None:
+    x = draw(2, 11, 5, dtype=dtype, device=device)
+    weight, bias = (draw(*s, dtype=torch.float32, device=device) for s in ((5, 4), (5,)))
+    torch.library.opcheck(OPS.short_convolution.default, (x, weight, bias), {"left": 3, "residual": True})
+    torch.library.opcheck(OPS.short_convolution.default, (x.transpose(0, 1), weight), {"left": 1})
+
+
+@pytest.mark.parametrize("device", devices())
+def test_short_convolution_compiles_to_one_graph(device: str) -> None:
+    x, weight = draw(2, 11, 5, device=device), draw(5, 4, device=device)
+    compiled = torch.compile(lambda *t: ops.short_convolution(*t, left=3).square().sum(), fullgraph=True, backend="aot_eager")
+    ours = torch.autograd.grad(ops.short_convolution(x, weight, left=3).square().sum(), (x, weight))
+    for one, other in zip(torch.autograd.grad(compiled(x, weight), (x, weight)), ours, strict=True):
+        torch.testing.assert_close(one, other)
