@@ -8,20 +8,65 @@
 namespace contextpool::nn {
 namespace {
 
+// y_i = bias + sum_k product_{i - left + k}[block k of the channels], where such a row exists. Of autograd's own slices
+// and sums each would fill and add tensors of the product's size; this writes its gradient once.
+class ShiftedSum : public torch::autograd::Function<ShiftedSum> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& product,
+                               const torch::Tensor& bias, int64_t taps, int64_t left) {
+    ctx->saved_data["taps"] = taps;
+    ctx->saved_data["left"] = left;
+    ctx->saved_data["product"] = static_cast<int64_t>(product.scalar_type());
+    ctx->saved_data["bias"] = static_cast<int64_t>(bias.scalar_type());
+    const auto outputs = bias.size(0), tokens = product.size(1);
+    auto sum = torch::empty({product.size(0), tokens, outputs},
+                            product.options().dtype(torch::promote_types(product.scalar_type(), bias.scalar_type())));
+    sum.copy_(bias.expand(sum.sizes()));
+    for (int64_t k = 0; k < taps; ++k) {
+      const auto [to, from, count] = overlap(tokens, k - left);
+      if (count > 0) sum.narrow(1, to, count).add_(block(product, k, outputs).narrow(1, from, count));
+    }
+    return sum;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto& dy = gradients[0];
+    const auto taps = ctx->saved_data["taps"].toInt(), left = ctx->saved_data["left"].toInt();
+    const auto type = [&](const char* name) { return static_cast<torch::ScalarType>(ctx->saved_data[name].toInt()); };
+    const auto tokens = dy.size(1);
+    const auto narrow = dy.to(type("product"));
+    std::vector<torch::Tensor> blocks;
+    for (int64_t k = 0; k < taps; ++k) {
+      const auto [to, from, count] = overlap(tokens, k - left);
+      blocks.push_back(count <= 0 ? torch::zeros_like(narrow)
+                       : count == tokens
+                           ? narrow
+                           : torch::constant_pad_nd(narrow.narrow(1, to, count), {0, 0, from, tokens - from - count}));
+    }
+    return {torch::cat(blocks, 2), dy.sum({0, 1}).to(type("bias")), {}, {}};
+  }
+
+ private:
+  struct Overlap {
+    int64_t to, from, count;  // rows to .. of y are made of rows from .. of the product
+  };
+  static Overlap overlap(int64_t tokens, int64_t shift) {
+    return {std::max<int64_t>(0, -shift), std::max<int64_t>(0, shift), tokens - std::abs(shift)};
+  }
+  static torch::Tensor block(const torch::Tensor& product, int64_t k, int64_t outputs) {
+    return product.narrow(2, k * outputs, outputs);
+  }
+};
+
 // A convolution along a row as one matrix product and a sum of shifted rows: row i of the product is made of token i
 // alone, so to the bit nothing reaches a token from where no tap looks, and x is used as it lies. weight [O, I, K]; tap
 // k of output i falls on token i - left + k.
 torch::Tensor row_convolution(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                               int64_t left) {
-  const auto outputs = weight.size(0), taps = weight.size(2), tokens = x.size(1);
+  const auto taps = weight.size(2);
   const auto product = torch::matmul(x, weight.permute({1, 2, 0}).flatten(1));
-  if (taps == 1) return product + bias;
-  const auto rows = torch::constant_pad_nd(product, {0, 0, left, taps - 1 - left});
-  auto sum = bias;
-  for (int64_t k = 0; k < taps; ++k) {
-    sum = sum + rows.slice(1, k, k + tokens).slice(2, k * outputs, (k + 1) * outputs);
-  }
-  return sum;
+  return taps == 1 ? product + bias : ShiftedSum::apply(product, bias, taps, left);
 }
 
 template <typename Layer>
