@@ -4,13 +4,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 import contextpool
-from program import ROOT, call, contextpool_says
+from program import PROGRAM, ROOT, call, contextpool_says
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,17 @@ def test_benchmark_runs_from_the_repository_alone(command: list[str]) -> None:
     done = subprocess.run(watched, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "faster" in done.stdout and "| memory / size of x |" in done.stdout
+
+
+def test_mixers_benchmarks_run_from_the_repository_alone(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    short = [sys.executable, "bench/short_convolution.py", "--quick", "--taps", "4", "--seconds", "0.01"]
+    done = subprocess.run(short, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
+    few = ["--data", "recall", "--forms", "plain", "canon", "--seeds", "1", "--steps", "2", "--runs", str(tmp_path)]
+    command = [sys.executable, "bench/mixers.py", *few, "--program", str(PROGRAM)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "| canon at A, C | 2 |" in done.stdout, done.stdout + done.stderr
 
 
 def table(said: str) -> dict[str, list[float]]:

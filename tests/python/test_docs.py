@@ -128,9 +128,10 @@ def test_every_flag_that_is_named_exists() -> None:
             assert flag in known, f"{page.name}: {flag}"
 
 
-def test_picture_is_what_its_script_draws() -> None:
-    drawn = call([sys.executable, str(ROOT / "docs/windows.py")], ROOT, users_environment(), "docs/windows.py")
-    assert drawn == (ROOT / "docs/windows.svg").read_text().splitlines()
+@pytest.mark.parametrize("name", ["windows", "mixers"])
+def test_picture_is_what_its_script_draws(name: str) -> None:
+    drawn = call([sys.executable, str(ROOT / f"docs/{name}.py")], ROOT, users_environment(), f"docs/{name}.py")
+    assert drawn == (ROOT / f"docs/{name}.svg").read_text().splitlines()
 
 
 def test_every_word_of_every_option_is_explained() -> None:
