@@ -22,7 +22,7 @@ struct Subcommand {
   int (*run)(const Arguments&);
   const char* help;
 };
-constexpr std::array<Subcommand, 11> kSubcommands = {{
+constexpr std::array<Subcommand, 12> kSubcommands = {{
     {"train", train, "train a model, or resume a run"},
     {"eval", eval, "the score of a trained model on held-out data"},
     {"generate", generate, "text from a trained language model"},
@@ -33,6 +33,7 @@ constexpr std::array<Subcommand, 11> kSubcommands = {{
     {"models", models, "the named models, their parameters and MACs"},
     {"inspect", inspect, "a page that shows what a model's ContextPool looks at"},
     {"inspect-checkpoint", inspect_checkpoint, "the tensors of a safetensors file"},
+    {"reproduce", reproduce, "the runs of a table of experiments, and the table"},
     {"doctor", doctor, "what this build and this machine have, and what is wrong with it"},
 }};
 
