@@ -49,6 +49,7 @@ int data(const Arguments& arguments);
 int models(const Arguments& arguments);
 int inspect(const Arguments& arguments);
 int inspect_checkpoint(const Arguments& arguments);
+int reproduce(const Arguments& arguments);
 int doctor(const Arguments& arguments);
 
 // "contextpool 0.1.0, torch 2.13.0"

@@ -2,7 +2,6 @@
 // does not compute what its formula says; what only costs speed is a note.
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
-#include <sched.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include "cli/cli.h"
 #include "contextpool/ops/pool1d.h"
 #include "contextpool/runtime/device.h"
+#include "contextpool/runtime/machine.h"
 #include "kernels/cpu/instructions.h"
 
 namespace contextpool::cli {
@@ -50,31 +50,6 @@ std::string variable(const char* name) {
 
 std::string in_gibi(double bytes) { return std::to_string(std::llround(bytes / kGibi)) + " GiB"; }
 
-// What follows the colon in the first line of a file that begins with `key`.
-std::string line_of(const fs::path& file, const std::string& key) {
-  std::ifstream stream(file);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.rfind(key, 0) == 0) return CLI::detail::trim_copy(line.substr(line.find(':') + 1));
-  }
-  return {};
-}
-
-// Cores that this process may use: by its affinity, and by the quota of its container.
-struct Cores {
-  int affinity = 0;
-  double quota = 0;  // 0: none
-  double usable() const { return quota > 0 && quota < affinity ? quota : affinity; }
-};
-
-Cores cores() {
-  Cores cores;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) cores.affinity = CPU_COUNT(&set);
-  double quota = 0, period = 0;
-  if (std::ifstream("/sys/fs/cgroup/cpu.max") >> quota >> period && period > 0) cores.quota = quota / period;
-  return cores;
-}
-
 std::string instruction_set() {
   switch (cpu::instructions()) {
     case cpu::Instructions::avx512: return "avx512";
@@ -100,7 +75,7 @@ std::string cpu_features() {
 }
 
 void examine_cpu(Report& report) {
-  const auto model = line_of("/proc/cpuinfo", "model name");
+  const auto model = runtime::cpu_model();
   report.row("CPU", (model.empty() ? "unknown model" : model) + "; " + cpu_features());
   const auto forced = variable("CONTEXTPOOL_CPU");
   const auto set = instruction_set();
@@ -112,7 +87,7 @@ void examine_cpu(Report& report) {
 }
 
 void examine_threads(Report& report) {
-  const auto there = cores();
+  const auto there = runtime::cores();
   const auto threads = at::get_num_threads();
   std::string row = std::to_string(threads) + "; " + std::to_string(there.affinity) + " cores usable";
   if (there.quota > 0) row += ", the container's quota is " + CLI::detail::to_string(there.quota);
@@ -147,10 +122,7 @@ void examine_gpu(Report& report) {
   const bool driver = fs::exists("/proc/driver/nvidia/version");
   const std::size_t count = torch::cuda::is_available() ? torch::cuda::device_count() : 0;
   if (count == 0) report.row("GPU", "none in use");
-  std::vector<std::string> names;
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator("/proc/driver/nvidia/gpus", code))
-    names.push_back(line_of(entry.path() / "information", "Model"));
+  const auto names = runtime::gpu_models();
   for (std::size_t i = 0; i < count; ++i) {
     const auto memory = runtime::total_memory({torch::kCUDA, static_cast<torch::DeviceIndex>(i)});
     report.row("GPU", "cuda:" + std::to_string(i) + (names.size() == count ? " " + names[i] : "") + ", " +

@@ -23,7 +23,7 @@ struct Subcommand {
   int (*run)(const Arguments&);
   const char* help;
 };
-constexpr std::array<Subcommand, 12> kSubcommands = {{
+constexpr std::array<Subcommand, 14> kSubcommands = {{
     {"train", train, "train a model, or resume a run"},
     {"eval", eval, "the score of a trained model on held-out data"},
     {"generate", generate, "text from a trained language model"},
@@ -36,6 +36,7 @@ constexpr std::array<Subcommand, 12> kSubcommands = {{
     {"inspect", inspect, "a page that shows what a model's ContextPool looks at"},
     {"inspect-checkpoint", inspect_checkpoint, "the tensors of a safetensors file"},
     {"bench", bench, "what a training step costs, and how fast data are loaded"},
+    {"reproduce", reproduce, "the runs of a table of experiments, and the table"},
     {"doctor", doctor, "what this build and this machine have, and what is wrong with it"},
 }};
 

@@ -1,0 +1,23 @@
+// The tables, each in the file of its name, and what several of them share.
+#pragma once
+
+#include "reproduce/table.h"
+
+namespace contextpool::reproduce {
+
+Table table_4();
+Table table_5();
+Table table_6();
+Table table_s1();
+Table mixers();
+Table placements();
+Table ablations();
+
+// Language models of bytes on any text: seconds on a CPU; and the preset spec-lm, minutes on a GPU.
+Recipe text_smoke();
+Recipe text_small();
+// Pictures: generated shapes, CIFAR-10.
+Score top1();
+Role cifar10();
+
+}  // namespace contextpool::reproduce
