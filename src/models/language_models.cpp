@@ -9,13 +9,16 @@
 namespace contextpool::models {
 namespace {
 
-// The prefix of a name says what stands after attention: nothing, ContextPool (cp-) or the depthwise control (dw-).
+// The prefix of a name says what stands after attention: nothing, ContextPool (cp-) or the depthwise control (dw-); or
+// that canon layers stand after both norms (canon-; docs/mixers.md), which is no row of the paper's.
 NamedLanguageModel named(const std::string& name, const std::string& summary, LanguageModelOptions options) {
   if (name.starts_with("cp-")) options.mixer = "context_pool";
   if (name.starts_with("dw-")) options.mixer = "depthwise";
-  const char* mixer = name.starts_with("cp-")   ? " with ContextPool"
-                      : name.starts_with("dw-") ? " with a depthwise convolution in its place"
-                                                : "";
+  if (name.starts_with("canon-")) options.mix.places = "AC=canon";
+  const char* mixer = name.starts_with("cp-")      ? " with ContextPool"
+                      : name.starts_with("dw-")    ? " with a depthwise convolution in its place"
+                      : name.starts_with("canon-") ? " with canon layers after both norms"
+                                                   : "";
   return {name, summary + mixer, std::move(options)};
 }
 
@@ -28,6 +31,7 @@ std::vector<NamedLanguageModel> make_models() {
   for (const auto layers : {4, 6, 8, 12}) paper_size("", layers);
   for (const auto layers : {4, 6, 11, 12, 14}) paper_size("cp-", layers);
   paper_size("dw-", 6);
+  for (const auto layers : {6, 12}) paper_size("canon-", layers);
   const auto limited = [&](const std::string& name, const std::string& summary, LanguageModelOptions options) {
     for (const auto* prefix : {"", "cp-"}) {
       options.attention = "window";
@@ -41,7 +45,7 @@ std::vector<NamedLanguageModel> make_models() {
       .layers = 2, .features = 64, .heads = 2, .feedforward = 256, .length = 256, .pool = {.reference_length = 256}};
   const LanguageModelOptions small{
       .layers = 4, .features = 128, .heads = 4, .feedforward = 512, .length = 256, .pool = {.reference_length = 256}};
-  for (const auto* prefix : {"", "cp-", "dw-"})
+  for (const auto* prefix : {"", "cp-", "dw-", "canon-"})
     models.push_back(named(std::string(prefix) + "tiny", "for tests", tiny));
   auto limited_tiny = tiny;
   limited_tiny.window_first = 8;
@@ -49,7 +53,7 @@ std::vector<NamedLanguageModel> make_models() {
   limited_tiny.dilated_heads = 1;
   limited_tiny.span_limit = 256;
   limited("tiny", "for tests", limited_tiny);
-  for (const auto* prefix : {"", "cp-", "dw-"}) {
+  for (const auto* prefix : {"", "cp-", "dw-", "canon-"}) {
     models.push_back(named(std::string(prefix) + "small", "for a machine without a GPU", small));
   }
   return models;

@@ -47,9 +47,13 @@ TEST(Registry, EveryModelBuildsAndPredicts) {
                            "cp-transformer-12",
                            "cp-transformer-14",
                            "dw-transformer-6",
+                           "canon-transformer-6",
+                           "canon-transformer-12",
                            "tiny",
                            "cp-tiny",
                            "dw-tiny",
+                           "canon-tiny",
+                           "canon-small",
                            "small",
                            "cp-small",
                            "dw-small",
@@ -86,6 +90,7 @@ TEST(Registry, ModelsHaveThePublishedParameters) {
   EXPECT_NEAR(with_table("dw-transformer-6"), 19.75, 0.025);
   EXPECT_EQ(parameters_of("cp-transformer-6") - parameters_of("transformer-6"), 6 * 98'754);
   EXPECT_EQ(parameters_of("dw-transformer-6") - parameters_of("transformer-6"), 6 * (512 * 15 + 512));
+  EXPECT_EQ(parameters_of("canon-transformer-6") - parameters_of("transformer-6"), 6 * 2 * 512 * 4);
 }
 
 TEST(Registry, CostsAreCountedAsSaid) {
