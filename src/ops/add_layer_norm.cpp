@@ -1,4 +1,4 @@
-// contextpool::add_layer_norm: the schema, the checks, and the C++ door.
+// contextpool::add_layer_norm: the schema, the checks, and the C++ function.
 #include "contextpool/ops/add_layer_norm.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,8 +21,8 @@ void check_add_layer_norm(const at::Tensor& x, const at::Tensor& branch, const a
     TORCH_CHECK(t->device() == x.device(), kOp, ": tensors must be on one device, but are on ", x.device(), " and ",
                 t->device());
   }
-  const auto wide = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
-  TORCH_CHECK(wide == x.scalar_type() || wide == branch.scalar_type(), kOp,
+  const auto promoted = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
+  TORCH_CHECK(promoted == x.scalar_type() || promoted == branch.scalar_type(), kOp,
               ": one of x and branch must have the type of their sum, but they are ", x.scalar_type(), " and ",
               branch.scalar_type(), "; cast one");
   TORCH_CHECK(!type || is_feature_type(*type), kOp, ": dtype must be float64, float32, bfloat16 or float16, but is ",

@@ -1,4 +1,4 @@
-// contextpool::bias_gelu: the schema, the checks, and the C++ door.
+// contextpool::bias_gelu: the schema, the checks, and the C++ function.
 #include "contextpool/ops/bias_gelu.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,4 @@
-// contextpool::cross_entropy: the schema, the checks, and the C++ door.
+// contextpool::cross_entropy: the schema, the checks, and the C++ function.
 #include "contextpool/ops/cross_entropy.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

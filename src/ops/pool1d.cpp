@@ -1,4 +1,4 @@
-// contextpool::pool1d: the schema, the checks, and the C++ door. The arithmetic is behind the dispatcher.
+// contextpool::pool1d: the schema, the checks, and the C++ function. The arithmetic is behind the dispatcher.
 #include "contextpool/ops/pool1d.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -86,7 +86,7 @@ TORCH_LIBRARY_FRAGMENT(contextpool, m) {
       "_pool1d_backward(Tensor grad, Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm, "
       "Tensor? kept=None) -> (Tensor, Tensor, Tensor)",
       {at::Tag::pt2_compliant_tag});
-  // CUDA only: pool1d, and what its backward can use again.
+  // CUDA only: pool1d, and what its backward can reuse.
   m.def("_pool1d_keep(Tensor x, Tensor log_weight, Tensor sigma, *, bool causal, str algorithm) -> (Tensor, Tensor)",
         {at::Tag::pt2_compliant_tag});
 }

@@ -22,7 +22,7 @@ c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sig
 std::tuple<at::Tensor, at::Tensor> pool1d_keep(const at::Tensor& x, const at::Tensor& log_weight,
                                                const at::Tensor& sigma, bool causal, std::string_view algorithm);
 
-// The public pool1d_backward, which makes again what is not kept.
+// The public pool1d_backward, which recomputes what is not kept.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward(const at::Tensor& grad, const at::Tensor& x,
                                                                const at::Tensor& log_weight, const at::Tensor& sigma,
                                                                bool causal, std::string_view algorithm,

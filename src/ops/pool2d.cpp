@@ -1,4 +1,4 @@
-// contextpool::pool2d: the schema, the checks, and the C++ door. The arithmetic is behind the dispatcher.
+// contextpool::pool2d: the schema, the checks, and the C++ function. The arithmetic is behind the dispatcher.
 #include "contextpool/ops/pool2d.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

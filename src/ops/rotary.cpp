@@ -1,4 +1,4 @@
-// contextpool::rotary and rotary_qkv: the schemas, the checks, and the C++ doors.
+// contextpool::rotary and rotary_qkv: the schemas, the checks, and the C++ functions.
 #include "contextpool/ops/rotary.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -103,13 +103,13 @@ class Pool1dCausal : public EachSetting {
   // Every change after each cut; dy is 0 after it, so that the earlier targets alone have a share in the gradients (0
   // has none, even where the weights it would be multiplied with are NaN).
   void expect_past_unchanged(const Case& c, const std::vector<int64_t>& cuts,
-                             const std::vector<Change>& made = changes()) const {
+                             const std::vector<Change>& later_changes = changes()) const {
     const Inputs in = dense_inputs(c, device());
     for (const int64_t cut : cuts) {
       Inputs before = {in.x, in.log_weight, in.sigma, in.dy.clone()};
       before.dy.slice(1, cut).zero_();
       const Outputs want = run(before, c);
-      for (const auto& change : made) {
+      for (const auto& change : later_changes) {
         SCOPED_TRACE(std::string(change.name) + " from " + std::to_string(cut) + " of " + std::to_string(c.tokens));
         Inputs after = {in.x.clone(), in.log_weight.clone(), in.sigma.clone(), before.dy};
         change.apply(after, cut);

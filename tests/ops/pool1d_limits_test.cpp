@@ -1,4 +1,4 @@
-// pool1d at its limits: sizes of nothing and of everything, masks over anything, numbers that are none.
+// pool1d at its limits: sizes of nothing and of everything, masks over anything, NaN and infinity.
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
@@ -101,7 +101,7 @@ TEST_P(Pool1dLimits, WhatLiesUnderAMaskNeverShows) {
   });
 }
 
-TEST_P(Pool1dLimits, NothingIsMadeOfNothing) {
+TEST_P(Pool1dLimits, ResultsAndGradientsAreZeroWhereAllIsMasked) {
   each([this] {
     Case c = plain(130);
     c.mask = Mask::everywhere;

@@ -22,8 +22,8 @@ Turns turns_of(torch::IntArrayRef sizes, torch::ScalarType features) {
 Tensor formula(const Tensor& x, const Turns& turns) {
   auto sizes = turns.cos.sizes().vec();
   sizes.insert(sizes.end() - 1, static_cast<std::size_t>(x.dim() - 3), 1);
-  const auto wide = x.to(torch::promote_types(x.scalar_type(), turns.cos.scalar_type()));
-  const auto even = wide.slice(-1, 0, torch::nullopt, 2), odd = wide.slice(-1, 1, torch::nullopt, 2);
+  const auto promoted = x.to(torch::promote_types(x.scalar_type(), turns.cos.scalar_type()));
+  const auto even = promoted.slice(-1, 0, torch::nullopt, 2), odd = promoted.slice(-1, 1, torch::nullopt, 2);
   const auto c = turns.cos.view(sizes), s = turns.sin.view(sizes);
   return torch::stack({even * c - odd * s, even * s + odd * c}, -1).flatten(-2).to(x.scalar_type());
 }

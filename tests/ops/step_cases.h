@@ -43,7 +43,7 @@ inline std::vector<Tensor> leaves(const std::vector<Tensor>& inputs) {
   for (const auto& t : inputs) all.push_back(t.detach().clone().requires_grad_());
   return all;
 }
-inline std::vector<Tensor> wide_leaves(const std::vector<Tensor>& inputs) {
+inline std::vector<Tensor> float64_leaves(const std::vector<Tensor>& inputs) {
   std::vector<Tensor> all;
   for (const auto& t : inputs) all.push_back(t.detach().to(torch::kFloat64).requires_grad_());
   return all;
@@ -65,7 +65,7 @@ std::vector<Tensor> with_gradients(const std::vector<Tensor>& inputs, const std:
 template <typename Operator, typename Composite>
 void expect_as_accurate(const std::vector<Tensor>& inputs, const std::vector<Tensor>& grads, Operator operator_,
                         Composite composite) {
-  const auto exact = with_gradients(wide_leaves(inputs), grads, composite);
+  const auto exact = with_gradients(float64_leaves(inputs), grads, composite);
   const auto got = with_gradients(leaves(inputs), grads, operator_);
   const auto peer = with_gradients(leaves(inputs), grads, composite);
   ASSERT_EQ(got.size(), exact.size());

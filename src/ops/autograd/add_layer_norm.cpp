@@ -39,10 +39,10 @@ class AddLayerNormFunction : public torch::autograd::Function<AddLayerNormFuncti
     }
     const auto other = x == sum.scalar_type() ? branch : x;
     const auto narrow = other == sum.scalar_type() ? std::nullopt : std::optional(other);
-    auto [wide, small, dweight, dbias] = add_layer_norm_backward(dsum.defined() ? std::optional(dsum) : std::nullopt,
-                                                                 dnormed, sum, saved[1], saved[2], saved[3], narrow);
-    return {x == sum.scalar_type() ? wide : small,
-            branch == sum.scalar_type() ? wide : small,
+    auto [like_sum, like_other, dweight, dbias] = add_layer_norm_backward(
+        dsum.defined() ? std::optional(dsum) : std::nullopt, dnormed, sum, saved[1], saved[2], saved[3], narrow);
+    return {x == sum.scalar_type() ? like_sum : like_other,
+            branch == sum.scalar_type() ? like_sum : like_other,
             dweight,
             dbias.to(type("bias")),
             {},

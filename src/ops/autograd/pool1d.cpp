@@ -49,7 +49,7 @@ Pooled pooled(const at::Tensor& x, const at::Tensor& log_weight, const at::Tenso
 
 class Pool1dFunction : public torch::autograd::Function<Pool1dFunction> {
  public:
-  // Only notes down what has been done: a GPU is at work by then.
+  // Only records what has been done: a GPU is at work by then.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& log_weight,
                             const at::Tensor& sigma, bool causal, std::string_view algorithm, const Pooled& done) {
     ctx->save_for_backward({x, log_weight, sigma, done.kept});

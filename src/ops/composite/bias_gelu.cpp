@@ -7,19 +7,19 @@
 namespace contextpool {
 namespace {
 
-at::ScalarType wide_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType compute_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 }  // namespace
 
 at::Tensor bias_gelu_composite(const at::Tensor& x, const at::Tensor& bias) {
-  const auto wide = wide_type(x);
-  return at::gelu(x.to(wide).add(bias.to(wide))).to(x.scalar_type()).contiguous();
+  const auto type = compute_type(x);
+  return at::gelu(x.to(type).add(bias.to(type))).to(x.scalar_type()).contiguous();
 }
 
 std::tuple<at::Tensor, at::Tensor> bias_gelu_backward_composite(const at::Tensor& grad, const at::Tensor& x,
                                                                 const at::Tensor& bias) {
-  const auto wide = wide_type(x);
-  const auto dz = at::gelu_backward(grad.to(wide), x.to(wide).add(bias.to(wide)));
+  const auto type = compute_type(x);
+  const auto dz = at::gelu_backward(grad.to(type), x.to(type).add(bias.to(type)));
   return {dz.to(x.scalar_type()).contiguous(), dz.reshape({-1, bias.size(0)}).sum(0).to(bias.scalar_type())};
 }
 

@@ -18,9 +18,9 @@ at::Tensor column(const at::Tensor& target, int64_t ignored) {
 
 std::tuple<at::Tensor, at::Tensor> cross_entropy_composite(const at::Tensor& logits, const at::Tensor& target,
                                                            int64_t ignored) {
-  const auto wide = logits.to(loss_type(logits));
-  const auto log_sum = at::logsumexp(wide, 1);
-  const auto loss = log_sum.sub(wide.gather(1, column(target, ignored)).squeeze(1));
+  const auto values = logits.to(loss_type(logits));
+  const auto log_sum = at::logsumexp(values, 1);
+  const auto loss = log_sum.sub(values.gather(1, column(target, ignored)).squeeze(1));
   return {loss.masked_fill(target.eq(ignored), 0), log_sum};
 }
 

@@ -45,10 +45,10 @@ AddLayerNormResults add_layer_norm_cuda(const at::Tensor& x, const at::Tensor& b
                                         const at::Tensor& bias, double eps, std::optional<at::ScalarType> type) {
   check_add_layer_norm(x, branch, weight, bias, type);
   const c10::cuda::CUDAGuard guard(x.device());
-  const auto wide = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
-  const auto normed_type = type.value_or(wide);
-  auto args = problem(x, wide, branch.scalar_type(), normed_type);
-  if (x.scalar_type() != wide || args.rows == 0 || !cuda::add_layer_norm_fits(args)) {
+  const auto promoted = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
+  const auto normed_type = type.value_or(promoted);
+  auto args = problem(x, promoted, branch.scalar_type(), normed_type);
+  if (x.scalar_type() != promoted || args.rows == 0 || !cuda::add_layer_norm_fits(args)) {
     return add_layer_norm_composite(x, branch, weight, bias, eps, type);
   }
   const auto a = laid_out(x), b = laid_out(branch), w = laid_out(weight.to(at::kFloat)),

@@ -15,7 +15,7 @@
 namespace contextpool {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 31;  // pairs that the kernel counts
+constexpr std::int64_t kMaxPairs = std::int64_t{1} << 31;  // pairs that the kernel counts
 
 at::Tensor with_contiguous_features(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
@@ -37,7 +37,7 @@ struct Turns {
   Turns(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back)
       : cos(cos.strides() == sin.strides() ? cos : cos.contiguous()),
         sin(cos.strides() == sin.strides() ? sin : sin.contiguous()) {
-    TORCH_CHECK(x.numel() / 2 < kMost, "contextpool::rotary: up to 2^31 pairs on CUDA, but x has ",
+    TORCH_CHECK(x.numel() / 2 < kMaxPairs, "contextpool::rotary: up to 2^31 pairs on CUDA, but x has ",
                 std::to_string(x.numel() / 2), "; turn parts of the batch");
     args.type = storage_type(x);
     args.batch = x.size(0);

@@ -10,13 +10,13 @@ namespace {
 AddLayerNormResults add_layer_norm_meta(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& weight,
                                         const at::Tensor& bias, double /*eps*/, std::optional<at::ScalarType> type) {
   check_add_layer_norm(x, branch, weight, bias, type);
-  const auto wide = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
+  const auto promoted = c10::promoteTypes(x.scalar_type(), branch.scalar_type());
   const auto sizes = x.sym_sizes();
-  const auto sum = at::empty_symint(sizes, x.options().dtype(wide));
+  const auto sum = at::empty_symint(sizes, x.options().dtype(promoted));
   const auto statistics = [&] {
     return at::empty_symint(sizes.slice(0, sizes.size() - 1), x.options().dtype(statistics_type(sum)));
   };
-  return {sum, at::empty_symint(sizes, x.options().dtype(type.value_or(wide))), statistics(), statistics()};
+  return {sum, at::empty_symint(sizes, x.options().dtype(type.value_or(promoted))), statistics(), statistics()};
 }
 
 AddLayerNormResults add_layer_norm_backward_meta(const std::optional<at::Tensor>& dsum, const at::Tensor& dnormed,
