@@ -79,7 +79,7 @@ def test_a_picture_has_a_bar_for_each_token() -> None:
 def test_the_line_is_from_the_end_of_the_text(tmp_path: Path) -> None:
     file = tmp_path / "text"
     late = "    value = compute(something, another, and_a_third)"
-    file.write_text("x = call(one, two, three, four, five, six, seven)\n" * 200 + "cut\n" + late + "\n" + "y\n" * 150)
+    file.write_text("x = call(one, two, three, four, five, six, seven)\n" * 200 + "cut\n" + late + "\n" + "y\n" * 235)
     assert demo.held_out_line(file) == late.strip()
     file.write_text("no code\n" * 50)
     assert demo.held_out_line(file) == "no code"
