@@ -1,7 +1,8 @@
 """`make demo`: three small language models on the same text, without and with pooling, and what they cost.
 
 Trains a plain transformer, the control (a depthwise convolution in ContextPool's place) and ContextPool on the source
-of Python's standard library, scores each on held-out text, lets the last one write, and prints one table.
+of Python's standard library, scores each on held-out text, lets the last one write, and prints one table. Then it shows
+how far ContextPool looks: the sizes of its windows over a line of held-out text, by layer, here and on a page.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -68,7 +70,49 @@ def train_and_score(program: Path, model: str, text: Path, run: Path, scale: Sca
     }
 
 
+def held_out_line(text: Path) -> str:
+    """The first line of code of a readable length in the last 5 % of the text, which no model was trained on."""
+    data = text.read_bytes()
+    lines = data[len(data) * 95 // 100 :].decode("utf-8", "replace").splitlines()[1:]  # the first one is cut
+    fits = [line.strip() for line in lines if 40 <= len(line.strip()) <= 76 and line.isascii() and "(" in line]
+    return (fits or lines or ["def main(arguments):"])[0]
+
+
+def sizes_by_layer(page: Path) -> tuple[list[str], list[list[float]]]:
+    """The tokens of a page that `contextpool inspect` wrote, and of each layer the mean size over groups, by token."""
+    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found, f"{page}: has no data"
+    data = json.loads(found[1])
+    return data["tokens"], [[statistics.mean(sizes) for sizes in zip(*layer["sigma"])] for layer in data["layers"]]
+
+
+def picture(tokens: list[str], layers: list[list[float]]) -> str:
+    """The line of text, and under it for each layer a bar a token: empty for 0, full for the widest window there is."""
+    bars = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+    widest = max(max(layer) for layer in layers)
+    lines = [" " * 9 + "".join(tokens)]
+    for number, sizes in enumerate(layers, 1):
+        row = "".join(bars[round(size / widest * (len(bars) - 1))] for size in sizes)
+        wide, narrow = max(range(len(sizes)), key=sizes.__getitem__), min(range(len(sizes)), key=sizes.__getitem__)
+        lines.append(f"layer {number}  {row}")
+        lines.append(
+            f"{'':9}{statistics.mean(sizes):.1f} tokens on average: {sizes[narrow]:.1f} at {tokens[narrow]!r} (character "
+            f"{narrow + 1}), {sizes[wide]:.1f} at {tokens[wide]!r} (character {wide + 1})"
+        )
+    return "\n".join(lines)
+
+
+def show_windows(program: Path, run: Path, text: Path, page: Path) -> None:
+    call(program, "inspect", "--run", run, f"--text={held_out_line(text)}", "--out", page, capture=True)
+    tokens, layers = sizes_by_layer(page)
+    print("\nHow far ContextPool looks back from each character of a line that it was not trained on (sigma, the mean")
+    print("of its groups): nobody set these sizes, the model chooses them from the text.\n")
+    print(picture(tokens, layers))
+    print(f"\nEach window, with its weights: open {page} in a browser.")
+
+
 def main() -> int:
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--program", type=Path, default=ROOT / "build/bin/contextpool")
     options.add_argument("--out", type=Path, default=ROOT / "build/demo")
@@ -94,7 +138,8 @@ def main() -> int:
         print(f"{what:<18} {size:>10} {r['bpc']:>7.3f} {r['rate']:>9.0f} {r['memory']:>5.0f} MB")
     print("\nbpc: bits per character on held-out text, lower is better. One run each, so small differences mean")
     print("little; tokens/s and memory are of training.")
-    print(f"{time.monotonic() - start:.0f} s. Everything is in {out}: the text, and for each model a run folder with")
+    show_windows(program, out / MODELS[-1][0], text, out / "windows.html")
+    print(f"\n{time.monotonic() - start:.0f} s. Everything is in {out}: the text, and for each model a run folder with")
     print("config.toml, log.jsonl, checkpoints/ and TensorBoard's events.")
     return 0
 

@@ -34,7 +34,8 @@ Json read(const Setting& setting) {
 
 DataFiles data_of_folder(const Setting& setting) {
   DataFiles files;
-  for (const auto& [role, entry] : read(setting).at("data").items()) {
+  const auto json = read(setting);
+  for (const auto& [role, entry] : json.at("data").items()) {
     files[role] = {.path = entry.value("name", ""),
                    .name = entry.value("name", ""),
                    .bytes = entry.value("bytes", std::int64_t{0}),
