@@ -112,7 +112,7 @@ TEST(ModelFile, AModelThatNoMemoryCouldHoldIsRefusedBeforeItIsBuilt) {
 
 TEST(ModelFile, ARunWithoutCheckpointsIsAnError) {
   const Folder folder;
-  EXPECT_NE(message_of([&] { models::model_of_run(folder.path("none"), "newest"); }).find("no run folder"),
+  EXPECT_NE(message_of([&] { models::model_of_run(folder.path("none"), "newest"); }).find("is not a run folder"),
             std::string::npos);
   EXPECT_NE(message_of([&] { models::model_of_run(folder.path(), "newest"); }).find("no whole checkpoint"),
             std::string::npos);
