@@ -58,7 +58,7 @@ std::tuple<at::Tensor, at::Tensor> pool1d_keep_meta(const at::Tensor& x, const a
   const auto sizes = pool1d_result_sizes(x, sigma);
   auto y = at::empty(C10_AS_INTARRAYREF_SLOW(sizes), x.options());
   if (y.numel() == 0) return {y, at::empty({0}, x.options().dtype(at::kByte))};
-  cuda::Pool1d in;
+  Pool1d in;
   in.tokens = x.size(-2);
   in.batch = x.numel() / (x.size(-2) * x.size(-1));
   in.targets = sigma.size(-1);
