@@ -64,7 +64,7 @@ struct Claim {
 };
 
 struct Plan {
-  std::string scale;  // smoke, small or paper
+  std::string scale;  // smoke, demo, quick, small or paper
   Recipe recipe;
   std::vector<Row> rows;
   std::vector<Claim> claims;

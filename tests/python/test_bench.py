@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import contextpool
-from program import PROGRAM, ROOT, call, contextpool_says
+from program import ROOT, call, contextpool_says
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +51,11 @@ def test_benchmark_runs_from_the_repository_alone(command: list[str]) -> None:
     assert "faster" in done.stdout and "| memory / size of x |" in done.stdout
 
 
-def test_mixers_benchmarks_run_from_the_repository_alone(tmp_path: Path) -> None:
+def test_the_benchmark_of_mixers_runs_from_the_repository_alone() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     short = [sys.executable, "bench/short_convolution.py", "--quick", "--taps", "4", "--seconds", "0.01"]
     done = subprocess.run(short, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
-    few = ["--data", "recall", "--forms", "plain", "canon", "--seeds", "1", "--steps", "2", "--runs", str(tmp_path)]
-    command = [sys.executable, "bench/mixers.py", *few, "--program", str(PROGRAM)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "| canon at A, C | 2 |" in done.stdout, done.stdout + done.stderr
 
 
 def table(said: str) -> dict[str, list[float]]:

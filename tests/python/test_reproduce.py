@@ -184,7 +184,7 @@ def test_every_row_of_every_table_is_a_command_that_train_understands(text: Path
         ([], 2, "reproduce needs a table: table-5, mixers"),
         (["table5"], 2, 'unknown table "table5"; did you mean "table-5"?'),
         (["mixers", "--scale", "large"], 2, 'mixers has no scale "large"'),
-        (["mixers", "--scale", "paper"], 2, "there are smoke, small"),
+        (["mixers", "--scale", "paper"], 2, "there are smoke, demo, small"),
         (["mixers"], 2, 'data "text" are needed'),
         (["table-4", "--scale", "small"], 2, 'data "test2016.de" are needed'),
         (["mixers", "--data", "missing"], 2, "missing: there is no such file or folder"),
@@ -216,6 +216,19 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert done.returncode == status and message in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out/results").exists()
     assert [p.name for p in (tmp_path / "something").iterdir()] == ["else"]
+
+
+def test_generated_rows_need_no_data_and_are_compared_by_layers(tmp_path: Path) -> None:
+    few = "--steps 2 --checkpoint-every 2 --warmup 1 --eval-tokens 200"
+    rows = "plain-2,canon-2,plain-3,canon-3"
+    done = reproduce("recall", "--rows", rows, "--seeds", "1,2", "--train", few, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = results(tmp_path / "out")
+    assert len(found) == 8 and 0 <= found["canon-3-seed-1"]["scores"]["right %"] <= 100
+XX "O=" not in found["plain-2-seed-1"]["config"]
+    line = next(x for x in done.stdout.splitlines() if x.startswith("| canon at A and C, 3 layers"))
+    means = {r: statistics.mean(found[f"{r}-seed-{s}"]["scores"]["right %"] for s in (1, 2)) for r in ("plain-3", "canon-3")}
+    assert f"{means['canon-3'] - means['plain-3']:+.1f}" in line
 
 
 def test_a_folder_keeps_to_its_table_recipe_and_data(text: Path, tmp_path: Path) -> None:

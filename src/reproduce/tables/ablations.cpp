@@ -33,6 +33,7 @@ Table ablations() {
   return {"ablations",
           "Tables 1 to 3 (ablations), as language models",
           {{"smoke", text_smoke(), rows("tiny", "cp-tiny"), claims()},
+           {"demo", text_demo(), rows("tiny", "cp-tiny"), claims()},
            {"small", text_small(), rows("transformer-6", "cp-transformer-6"), claims()}}};
 }
 

@@ -9,6 +9,17 @@ Role any_text() {
           .files = {"text.txt", "text", "enwiki2015_text_part1.txt"}};
 }
 
+// Presets that take minutes on a core, scored as `make demo` does it.
+Recipe text_on_a_cpu(const std::string& preset) {
+  const std::string windows = "--window 128 --step 64 --batch 16 --tokens 50000 --json";
+  return {.train = "--preset " + preset + " --keep 1 --data {text}",
+          .scores = {{.name = "test bpc", .command = "eval --run {run} " + windows, .pointer = "/bpc"},
+                     {.name = "dev bpc", .command = "eval --run {run} --split dev " + windows, .pointer = "/bpc"}},
+          .data = {any_text()},
+          .described = "preset " + preset,
+          .stands_for = "enwik8 and text8"};
+}
+
 }  // namespace
 
 Recipe text_smoke() {
@@ -27,6 +38,9 @@ Recipe text_small() {
           .described = "preset spec-lm, 1500 steps",
           .stands_for = "enwik8 and text8"};
 }
+
+Recipe text_demo() { return text_on_a_cpu("demo"); }
+Recipe text_quick() { return text_on_a_cpu("quick"); }
 
 Score top1() {
   return {.name = "top-1 %",

@@ -10,11 +10,17 @@ Table table_5();
 Table table_6();
 Table table_s1();
 Table mixers();
+Table predictor();
+Table recall();
+Table k_hop();
 Table placements();
 Table ablations();
 
-// Language models of bytes on any text: seconds on a CPU; and the preset spec-lm, minutes on a GPU.
+// Language models of bytes on any text: seconds on a CPU; the presets demo and quick, minutes on a core; and the preset
+// spec-lm, minutes on a GPU.
 Recipe text_smoke();
+Recipe text_demo();
+Recipe text_quick();
 Recipe text_small();
 // Pictures: generated shapes, CIFAR-10.
 Score top1();
