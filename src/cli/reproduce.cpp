@@ -50,7 +50,8 @@ std::string table_list() {
 void add_flags(CLI::App& app, ReproduceFlags& f) {
   app.option_defaults()->take_last();
   app.add_option("table", f.table, "which");
-  app.add_option("--scale", f.scale, "smoke (seconds a run), demo or quick (minutes on a CPU), small (minutes on a GPU) or paper (days)")
+  app.add_option("--scale", f.scale,
+                 "smoke (seconds a run), demo or quick (minutes on a CPU), small (minutes on a GPU) or paper (days)")
       ->capture_default_str();
   app.add_option("--data", f.data, "a folder that has the data, a file, or ROLE=PATH; may be given several times")
       ->take_all();
