@@ -30,8 +30,10 @@ void expect(bool good, const Table& table, const Plan& plan, const std::string& 
 }  // namespace
 
 const std::vector<Table>& tables() {
-  static const std::vector<Table> all = {table_5(),    mixers(),    recall(),  k_hop(),   predictor(),
-                                         placements(), ablations(), table_4(), table_6(), table_s1()};
+  static const std::vector<Table> all = {
+      table_5(),   mixers(),  recall(),  k_hop(),    predictor(), placements(),
+      ablations(), table_4(), table_6(), table_s1(), vit_forms(), resnet_forms(),
+  };
   return all;
 }
 

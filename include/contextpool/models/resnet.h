@@ -57,7 +57,8 @@ void for_each_option(Options& options, F f) {
     "share of an image's branches dropped in the last block; grows from 0");
   f("zero_last_norm", options.zero_last_norm, "start each branch's last norm at 0");
   f("mixer_stages", options.mixer_stages, "the mixer stands at the end of the first so many stages");
-  f("pool_stride", options.pool_stride, "1, or 2: the mixer in place of the next stage's strided convolution");
+  f("pool_stride", options.pool_stride,
+    "1, or 2: the mixer (context_pool, depthwise or average) in place of the next stage's strided convolution");
   for_each_mixer_option(options, f);
 }
 

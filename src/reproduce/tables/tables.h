@@ -15,6 +15,8 @@ Table recall();
 Table k_hop();
 Table placements();
 Table ablations();
+Table vit_forms();
+Table resnet_forms();
 
 // Language models of bytes on any text: seconds on a CPU; the presets demo and quick, minutes on a core; and the preset
 // spec-lm, minutes on a GPU.
