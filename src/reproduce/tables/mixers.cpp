@@ -44,6 +44,8 @@ std::vector<Row> rows(const Model& model) {
        pool("A=context_pool", many, "--mixer-residual scale --pool-taps 4")},
       {"taps-ac", "x + 4 taps + s CP(x) at A and C" + in_groups,
        pool("AC=context_pool", many, "--mixer-residual scale --pool-taps 4")},
+      {"gated-taps-ac", "x + 4 taps + s(x) CP(x) at A and C" + in_groups,
+       pool("AC=context_pool", many, "--mixer-residual gated --pool-taps 4")},
       {"canon-cp", "canon at A and C, ContextPool at O" + in_groups, pool("AC=canon,O=context_pool", many)},
       {"dynamic-cp", "dynamic at A and C, ContextPool at O" + in_groups, pool("AC=dynamic,O=context_pool", many)},
   };
@@ -55,6 +57,8 @@ std::vector<Claim> claims(const std::string& grouped) {
           {"groups are better than one window", grouped, "cp-1"},
           {"ContextPool with groups is better than canon at A and C", grouped, "canon-ac"},
           {"dynamic taps are better than canon at A and C", "dynamic-ac", "canon-ac"},
+          {"ContextPool with a gate and groups is better than canon, in canon's places", "gated-ac", "canon-ac"},
+          {"ContextPool with a gate and groups is better than dynamic taps, in their places", "gated-ac", "dynamic-ac"},
           {"ContextPool adds to canon", "canon-cp", "canon-ac"},
           {"ContextPool adds to dynamic taps", "dynamic-cp", "dynamic-ac"}};
 }
