@@ -44,7 +44,7 @@ class ShiftedSum : public torch::autograd::Function<ShiftedSum> {
                            ? narrow
                            : torch::constant_pad_nd(narrow.narrow(1, to, count), {0, 0, from, tokens - from - count}));
     }
-    return {torch::cat(blocks, 2), dy.sum({0, 1}).to(type("bias")), {}, {}};
+    return {torch::cat(blocks, 2), dy.sum(torch::IntArrayRef{0, 1}).to(type("bias")), {}, {}};
   }
 
  private:
