@@ -74,7 +74,8 @@ StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, 
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
     made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
     if (task.device().is_cpu()) continue;
-    for (auto& tensor : made.back().tensors) tensor = tensor.pin_memory();
+    auto& tensors = made.back().tensors;
+    for (std::size_t i = 0; i + made.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
   }
   return made;
 }
@@ -121,8 +122,10 @@ torch::Tensor Updater::backward(const StepBatch& batch, std::int64_t step, doubl
   for (std::size_t part = 0; part < batch.size(); ++part) {
     torch::manual_seed(data::random_bits(
         {static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step), first + part, kDropout}));
-    std::vector<torch::Tensor> tensors;
-    for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device, /*non_blocking=*/true));
+    auto tensors = batch[part].tensors;
+    for (std::size_t i = 0; i + batch[part].stay < tensors.size(); ++i) {
+      tensors[i] = tensors[i].to(device, /*non_blocking=*/true);
+    }
     const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
     if (gradients_ && part + 1 == batch.size()) {
       regularize(processes_->size());  // its share, before all gradients are summed
