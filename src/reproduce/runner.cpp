@@ -25,7 +25,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr auto kLook = std::chrono::milliseconds(100);
 constexpr Seconds kTell{60};   // between two lines about how it goes
 constexpr Seconds kGrace{90};  // for a process to save and stop
-constexpr int kStopped = 128 + SIGTERM;
+constexpr int kStopped = 128 + SIGTERM, kKilled = 128 + SIGKILL;
 
 // The last line of a file that is not empty.
 std::string last_line(const fs::path& file) {
@@ -172,7 +172,8 @@ bool Runner::follow(Running& running) {
     const auto status = running.process->status();
     if (!status) return true;
     running.process.reset();
-    if (*status == kStopped && stopping_) return false;
+    const bool ended_by_us = stopping_ && (*status == kStopped || *status == kKilled);
+    if (ended_by_us) return false;
     if (*status != 0) {
       auto line = last_line(running.files.of(running.at, ".err"));
       if (line.empty()) line = last_line(running.files.of(running.at, ".out"));
