@@ -27,8 +27,8 @@ std::optional<WindowStatistics> window_statistics(const ContextPoolOptions& opti
 // Which targets of a row [n] or map [h, w] those are, flat: 0, step, 2 step, ...
 int64_t target_step(torch::IntArrayRef targets);
 
-// The stride of a map of `targets` places on one of `sources` pixels, along one side: 1 or 2. (Of larger strides several
-// give as many places.)
+// The stride of a map of `targets` places on one of `sources` pixels, along one side: 1 or 2. Several larger strides
+// give the same number of places.
 int64_t stride_of(int64_t sources, int64_t targets);
 
 }  // namespace contextpool::nn
