@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "contextpool/io/checkpoint.h"
 #include "contextpool/io/files.h"
 #include "reproduce/child.h"
 
@@ -48,12 +49,13 @@ std::string step_in(const fs::path& log) {
   return "step " + line.substr(at + key.size(), line.find(',', at) - at - key.size());
 }
 
-// A process of a call that was killed may still be saving.
+// A process of a call that was killed may still be saving: it holds the folder of its checkpoints.
 void wait_until_free(const fs::path& run) {
+  const auto checkpoints = io::checkpoint_folder(run, 0).parent_path();
   const auto end = Clock::now() + kGrace;
-  while (Clock::now() < end) {
+  while (fs::exists(checkpoints) && Clock::now() < end) {
     try {
-      const io::FolderLock lock(run, "a training process still works in it");
+      const io::FolderLock lock(checkpoints, "a training process still works in it");
       return;
     } catch (const io::Error&) {
       std::this_thread::sleep_for(kLook);
