@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <span>
 
 #include "base/words.h"
@@ -39,6 +40,9 @@ std::int64_t noise_size(const std::string& layout) {
   const auto asked = layout_named(layout).size;
   return asked > 0 ? asked : kEnough;
 }
+
+// A file of that name is what its name says.
+bool is_noise(const std::string& path) { return path == kNoise && !std::filesystem::exists(path); }
 
 bool is_letter(char c) { return c == ' ' || (c >= 'a' && c <= 'z'); }
 
@@ -102,7 +106,7 @@ Text::Text(const std::string& path, const std::string& layout)
     : path_(path),
       alphabet_(layout_named(layout).vocabulary),
       bytes_(
-          std::make_shared<const std::string>(path == kNoise ? noise_text(noise_size(layout)) : io::read_file(path))),
+          std::make_shared<const std::string>(is_noise(path) ? noise_text(noise_size(layout)) : io::read_file(path))),
       checksum_(io::crc32c(std::as_bytes(std::span(*bytes_)))) {
   const auto size = static_cast<std::int64_t>(bytes_->size());
   TORCH_CHECK_VALUE(size > 0, path, ": is empty; a text file is expected");

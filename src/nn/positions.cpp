@@ -64,6 +64,7 @@ torch::Tensor PositionsImpl::table(const torch::Tensor& x, int64_t first, const 
   const auto type = rotary ? complex_type(x.scalar_type()) : x.scalar_type();
   const bool fits = table_.defined() && table_.device() == x.device() && table_.scalar_type() == type;
   if (!fits || table_.size(0) < first + count) {
+    const c10::InferenceMode no_inference(false);  // the table may be needed in training later
     const torch::NoGradGuard no_grad;
     const auto rows = std::max(first + count, fits ? 2 * table_.size(0) : 0);
     const auto angle = angles(rows, rotary ? options_.features / options_.heads : options_.features, x.device());

@@ -73,9 +73,14 @@ std::string train_line(const Setting& setting, const Job& job) {
   return joined(later_flags_win(split(line + " --seed " + std::to_string(job.seed))));
 }
 
+// "--flag value" or "--flag=value".
 void drop_flag(Words& words, const std::string& flag) {
-  const auto found = std::find(words.begin(), words.end(), flag);
-  if (found != words.end() && found + 1 != words.end()) words.erase(found, found + 2);
+  const auto found = std::find_if(words.begin(), words.end(), [&](const std::string& word) {
+    return word == flag || word.starts_with(flag + "=");
+  });
+  if (found == words.end()) return;
+  const bool has_value_behind = *found == flag && found + 1 != words.end();
+  words.erase(found, found + (has_value_behind ? 2 : 1));
 }
 
 }  // namespace
@@ -107,7 +112,7 @@ std::vector<Words> commands_of(const Setting& setting, const Job& job, bool resu
   auto train = with_device(filled_in(train_line(setting, job), setting, files), setting);
   train.insert(train.end(), {"--run", files.run.string()});
   if (resume) {
-    drop_flag(train, "--preset");
+    for (const auto* flag : {"--preset", "--config"}) drop_flag(train, flag);
     train.emplace_back("--resume");
   }
   std::vector<Words> all = {train};

@@ -48,7 +48,8 @@ struct JobFiles {
 };
 
 // The words after the program's name: train, then the recipe's `before`, then those of its scores that have a command.
-// `resume` is for a run that has begun; it names the same flags, but for the preset.
+// `resume` is for a run that has begun; it names the same flags, but for the preset and the config file, which the
+// run's own config.toml has.
 std::vector<Words> commands_of(const Setting& setting, const Job& job, bool resume);
 // The place of a score's command among them; 0, the training, for one that is in the log.
 std::size_t command_of_score(const Recipe& recipe, std::size_t score);

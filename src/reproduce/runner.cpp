@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "contextpool/io/checkpoint.h"
 #include "contextpool/io/files.h"
 #include "reproduce/child.h"
 
@@ -25,7 +26,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr auto kLook = std::chrono::milliseconds(100);
 constexpr Seconds kTell{60};   // between two lines about how it goes
 constexpr Seconds kGrace{90};  // for a process to save and stop
-constexpr int kStopped = 128 + SIGTERM;
+constexpr int kStopped = 128 + SIGTERM, kKilled = 128 + SIGKILL;
 
 // The last line of a file that is not empty.
 std::string last_line(const fs::path& file) {
@@ -48,12 +49,13 @@ std::string step_in(const fs::path& log) {
   return "step " + line.substr(at + key.size(), line.find(',', at) - at - key.size());
 }
 
-// A process of a call that was killed may still be saving.
+// A process of a call that was killed may still be saving: it holds the folder of its checkpoints.
 void wait_until_free(const fs::path& run) {
+  const auto checkpoints = io::checkpoint_folder(run, 0).parent_path();
   const auto end = Clock::now() + kGrace;
-  while (Clock::now() < end) {
+  while (fs::exists(checkpoints) && Clock::now() < end) {
     try {
-      const io::FolderLock lock(run, "a training process still works in it");
+      const io::FolderLock lock(checkpoints, "a training process still works in it");
       return;
     } catch (const io::Error&) {
       std::this_thread::sleep_for(kLook);
@@ -172,7 +174,8 @@ bool Runner::follow(Running& running) {
     const auto status = running.process->status();
     if (!status) return true;
     running.process.reset();
-    if (*status == kStopped && stopping_) return false;
+    const bool ended_by_us = stopping_ && (*status == kStopped || *status == kKilled);
+    if (ended_by_us) return false;
     if (*status != 0) {
       auto line = last_line(running.files.of(running.at, ".err"));
       if (line.empty()) line = last_line(running.files.of(running.at, ".out"));

@@ -9,10 +9,9 @@
 #include <array>
 #include <chrono>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <string_view>
-#include <unordered_map>
+
+#include "contextpool/runtime/machine.h"
 
 namespace contextpool::runtime {
 namespace {
@@ -73,16 +72,7 @@ void synchronize(torch::Device device) {
 
 std::string device_name(torch::Device device) {
   if (device.is_cpu()) return "";
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", none)) {
-    std::ifstream file(entry.path() / "information");
-    for (std::string line; std::getline(file, line);) {
-      const auto colon = line.find(':');
-      if (line.rfind("Model", 0) != 0 || colon == std::string::npos) continue;
-      names.push_back(line.substr(std::min(line.size(), line.find_first_not_of(" \t", colon + 1))));
-    }
-  }
+  const auto names = gpu_models();
   // Which of them is which is not said; mostly they are all of a kind.
   const bool alike = std::all_of(names.begin(), names.end(), [&](const auto& name) { return name == names.front(); });
   return !names.empty() && alike ? names.front() : "";

@@ -57,7 +57,8 @@ class Classification : public Task {
     return static_cast<double>(batch);
   }
 
-  // Tensors: those of the pictures, then the mix (lambda, box) of the part.
+  // Tensors: those of the pictures, then the mix (lambda, box) of the part. The mix stays on the CPU: reading it from a
+  // device would mean to wait for all work before it.
   Batch batch(const StepPlace& place, Part part) const override {
     const auto rows = data::part_of({0, place.batch}, part.index, part.count);
     const auto count = rows.end - rows.begin;
@@ -70,13 +71,12 @@ class Classification : public Task {
     tensors.push_back(torch::tensor({mix.lambda, static_cast<double>(mix.box.left), static_cast<double>(mix.box.top),
                                      static_cast<double>(mix.box.width), static_cast<double>(mix.box.height)},
                                     torch::kDouble));
-    return {std::move(tensors), static_cast<double>(count), count};
+    return {std::move(tensors), static_cast<double>(count), count, /*stay=*/1};
   }
 
   Tensor loss(const std::vector<Tensor>& batch, bool bfloat16) override {
     auto images = data_->images(batch);
-    // Where nothing is ever mixed, the device is not asked.
-    const auto mix = options_.mixup > 0 || options_.cutmix > 0 ? mix_of(batch.back()) : data::Mix{};
+    const auto mix = mix_of(batch.back());
     const bool mixes = mix.lambda < 1;
     if (mixes) images = data::mix_batch(images, mix);
     Tensor logits;

@@ -27,7 +27,10 @@ Stage counted(Stage stage, std::int64_t steps_per_epoch) {
                     "contextpool: these data are sampled at random and have no epochs; give --steps ",
                     "and --warmup instead");
   const auto steps = [&](double epochs) {
-    return static_cast<std::int64_t>(std::ceil(epochs * static_cast<double>(steps_per_epoch)));
+    const auto count = std::ceil(epochs * static_cast<double>(steps_per_epoch));
+    TORCH_CHECK_VALUE(count <= kMostTokens, "contextpool: ", epochs, " epochs of ", steps_per_epoch, " steps are ",
+                      count, " steps, expected at most ", kMostTokens);
+    return static_cast<std::int64_t>(count);
   };
   if (stage.epochs > 0) stage.steps = steps(stage.epochs);
   if (stage.warmup_epochs > 0) stage.warmup = steps(stage.warmup_epochs);

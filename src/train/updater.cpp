@@ -1,5 +1,6 @@
 #include "contextpool/train/updater.h"
 
+#include <map>
 #include <utility>
 
 #include "contextpool/data/random.h"
@@ -34,6 +35,37 @@ std::unique_ptr<Optimizer> optimizer_for(const std::vector<Trainable>& parameter
   return std::make_unique<ShardedOptimizer>(parameters, options.optimizer, processes);
 }
 
+// Small tensors as they are when this is made. A row for each type: a kernel for each tensor would cost more than the
+// copy itself.
+class Remembered {
+ public:
+  explicit Remembered(const std::vector<torch::Tensor>& tensors) {
+    for (const auto& tensor : tensors) by_type_[tensor.scalar_type()].push_back(tensor);
+    for (const auto& [type, its] : by_type_) rows_[type] = row_of(its);
+  }
+
+  // Gives them these values again where `skip` is 1.
+  void restore_if(const torch::Tensor& skip) {
+    for (auto& [type, its] : by_type_) {
+      std::vector<std::int64_t> sizes;
+      for (const auto& tensor : its) sizes.push_back(tensor.numel());
+      auto values = torch::where(skip > 0, rows_[type], row_of(its)).split_with_sizes(sizes);
+      for (std::size_t i = 0; i < its.size(); ++i) values[i] = values[i].view(its[i].sizes());
+      at::_foreach_copy_(its, values);
+    }
+  }
+
+ private:
+  static torch::Tensor row_of(const std::vector<torch::Tensor>& tensors) {
+    std::vector<torch::Tensor> flat;
+    for (const auto& tensor : tensors) flat.push_back(tensor.flatten());
+    return torch::cat(flat);
+  }
+
+  std::map<torch::ScalarType, std::vector<torch::Tensor>> by_type_;
+  std::map<torch::ScalarType, torch::Tensor> rows_;
+};
+
 }  // namespace
 
 StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, const tasks::StepPlace& place,
@@ -42,14 +74,19 @@ StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, 
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
     made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
     if (task.device().is_cpu()) continue;
-    for (auto& tensor : made.back().tensors) tensor = tensor.pin_memory();
+    auto& tensors = made.back().tensors;
+    for (std::size_t i = 0; i + made.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
   }
   return made;
 }
 
 Updater::Updater(std::shared_ptr<tasks::Task> task, const TrainOptions& options,
                  std::shared_ptr<runtime::Processes> processes)
-    : task_(std::move(task)), options_(options), processes_(std::move(processes)), parameters_(parameters_of(*task_)) {
+    : task_(std::move(task)),
+      options_(options),
+      processes_(std::move(processes)),
+      parameters_(parameters_of(*task_)),
+      buffers_(task_->model()->buffers()) {
   const auto tensors = io::named_tensors(*task_->model());
   for (const auto& [name, tensor] : tensors) processes_->broadcast(tensor, /*from=*/0);
   gradients_ = processes_->sum_gradients(tensors_of(parameters_));
@@ -62,6 +99,7 @@ Updater::Done Updater::step(const StepBatch& batch, std::int64_t step, double lr
   task_->model()->train();
   zero_gradients(parameters_);
   const auto [weight, units] = count(batch);
+  Remembered buffers(buffers_);
   const auto loss = backward(batch, step, weight);
 
   const torch::NoGradGuard no_grad;
@@ -69,6 +107,7 @@ Updater::Done Updater::step(const StepBatch& batch, std::int64_t step, double lr
   const auto skip = loss.isfinite().logical_and_(norm.isfinite()).logical_not_().to(torch::kFloat);
   if (options_.clip > 0) scale_gradients(parameters_, (options_.clip / norm).clamp_max(1));
   optimizer_->step_unless(skip, lr);
+  buffers.restore_if(skip);
   task_->after_step();  // of a step that was skipped it finds what it left after the one before
   if (average_) average_->update(skip);
   return {torch::stack({loss, norm}), units};
@@ -83,8 +122,10 @@ torch::Tensor Updater::backward(const StepBatch& batch, std::int64_t step, doubl
   for (std::size_t part = 0; part < batch.size(); ++part) {
     torch::manual_seed(data::random_bits(
         {static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step), first + part, kDropout}));
-    std::vector<torch::Tensor> tensors;
-    for (const auto& tensor : batch[part].tensors) tensors.push_back(tensor.to(device, /*non_blocking=*/true));
+    auto tensors = batch[part].tensors;
+    for (std::size_t i = 0; i + batch[part].stay < tensors.size(); ++i) {
+      tensors[i] = tensors[i].to(device, /*non_blocking=*/true);
+    }
     const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
     if (gradients_ && part + 1 == batch.size()) {
       regularize(processes_->size());  // its share, before all gradients are summed

@@ -112,6 +112,18 @@ TEST(Text, BadFilesAreNamed) {
   says(folder.write("high.txt", "abc\xe9"), "letters", "byte 233 at offset 3");
 }
 
+TEST(Text, NoiseIsGeneratedUnlessThereIsAFileOfThatName) {
+  const Folder folder;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const auto generated = Text("noise", "bytes").size(Split::all);
+  folder.write("noise", "some text");
+  const auto read = Text("noise", "bytes").size(Split::all);
+  std::filesystem::current_path(before);
+  EXPECT_GT(generated, 1'000'000);
+  EXPECT_EQ(read, 9);
+}
+
 TEST(Text, UnknownWordsGetTheNearest) {
   const Folder folder;
   const auto path = folder.write("a.txt", "abc");

@@ -84,6 +84,18 @@ TEST(SinusoidalPositions, AddSinesAndCosines) {
   EXPECT_FALSE(positions->rotation(x).defined());
 }
 
+TEST(RotaryPositions, ServeTrainingAfterInferenceMode) {
+  Positions positions(PositionsOptions{.kind = "rotary", .features = 8, .heads = 2});
+  const auto x = random({2, 5, 2, 4});
+  {
+    const c10::InferenceMode inference;
+    positions->rotation(random({2, 5, 8}));
+  }
+  const auto leaf = x.clone().requires_grad_();
+  nn::rotate(leaf, positions->rotation(random({2, 5, 8}))).sum().backward();
+  EXPECT_TRUE(leaf.grad().defined());
+}
+
 TEST(LearnedPositions, AddTheRowsOfTheirTable) {
   Positions positions(PositionsOptions{.kind = "learned", .features = 4, .heads = 2, .length = 12});
   positions->to(device(), torch::kFloat64);

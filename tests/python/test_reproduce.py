@@ -1,5 +1,6 @@
 """`contextpool reproduce`: a table's runs as one list that survives being killed, and the table that they give."""
 
+import fcntl
 import json
 import os
 import signal
@@ -109,6 +110,29 @@ def test_a_killed_call_goes_on_and_gives_the_same(text: Path, tmp_path: Path) ->
     for name in a:  # on a CPU the same to the last bit
         assert a[name]["scores"] == b[name]["scores"]
         assert "resumed from" in (killed / name / "0.done").read_text()
+
+
+def test_a_call_waits_for_a_process_of_the_one_before_that_still_saves(text: Path, tmp_path: Path) -> None:
+    longer = TINY.replace("--steps 6 --checkpoint-every 6", "--steps 400 --checkpoint-every 400")
+    arguments = ["mixers", "--data", text, "--out", tmp_path / "out", "--rows", "plain", "--seeds", "1",
+                 "--device", "cpu", "--train", longer]  # fmt: skip
+    run = tmp_path / "out/plain-seed-1/run"
+    process = start("reproduce", *arguments)
+    wait_for(lambda: (run / "log.jsonl").exists() and len((run / "log.jsonl").read_text().splitlines()) >= 20)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    saving = os.open(run / "checkpoints", os.O_RDONLY)  # as that process has it
+    fcntl.flock(saving, fcntl.LOCK_EX)
+    begun, said_before = tmp_path / "out/plain-seed-1/job.json", tmp_path / "out/plain-seed-1/0.err"
+    before = begun.stat().st_mtime_ns
+    said_before.unlink()  # made anew when training starts
+    process = start("reproduce", *arguments)
+    wait_for(lambda: begun.stat().st_mtime_ns != before)
+    time.sleep(0.5)
+    assert process.poll() is None and not said_before.exists()
+    os.close(saving)
+    said = process.communicate()[0]
+    assert process.returncode == 0 and "1 of 1 runs done" in said, said
 
 
 def test_time_that_is_up_leaves_the_rest_for_the_next_call(text: Path, tmp_path: Path) -> None:

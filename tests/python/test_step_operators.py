@@ -30,6 +30,7 @@ def test_gradients_of_rotary(device: str) -> None:
     assert torch.autograd.gradcheck(lambda x: ops.rotary(x, cos, sin), draw(2, 5, 3, 4, device=device))
     assert torch.autograd.gradgradcheck(lambda x: ops.rotary(x, cos, sin), draw(2, 5, 3, 4, device=device))
     assert torch.autograd.gradcheck(lambda x: ops.rotary_qkv(x, cos, sin), draw(2, 5, 3, 2, 4, device=device))
+    assert torch.autograd.gradgradcheck(lambda x: ops.rotary_qkv(x, cos, sin), draw(2, 5, 3, 2, 4, device=device))
 
 
 @pytest.mark.parametrize("device", devices())
@@ -89,6 +90,18 @@ def test_a_second_derivative_is_refused_not_wrong(device: str) -> None:
     (first,) = torch.autograd.grad(ops.bias_gelu(x, bias).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="_bias_gelu_backward"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("shape", ((0,), (3, 0), (2, 3, 0), (0, 0), (2, 0, 8), (8,)), ids=str)
+def test_bias_gelu_and_add_layer_norm_of_no_features_no_rows_and_one_row(device: str, shape: tuple[int, ...]) -> None:
+    x, branch = draw(*shape, device=device), draw(*shape, device=device)
+    weight, bias = draw(shape[-1], device=device), draw(shape[-1], device=device)
+    inputs = (x, branch, weight, bias)
+    total, normed = ops.add_layer_norm(*inputs)
+    result = (total * 2 + normed * 3 + ops.bias_gelu(x, bias)).sum()
+    for grad, of in zip(torch.autograd.grad(result, inputs), inputs, strict=True):
+        assert grad.shape == of.shape and torch.isfinite(grad).all()
 
 
 def worst(got: Tensor, exact: Tensor) -> float:
@@ -213,8 +226,10 @@ def test_cross_entropy_of_extreme_logits(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-def test_a_target_out_of_range_is_not_scored(device: str) -> None:
-    logits, target = torch.zeros(2, 4, device=device, requires_grad=True), torch.tensor([4, 1], device=device)
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+def test_a_target_out_of_range_is_not_scored(device: str, dtype: torch.dtype) -> None:
+    logits = torch.zeros(2, 4, dtype=dtype, device=device, requires_grad=True)
+    target = torch.tensor([4, 1], device=device)
     if device == "cpu":
         with pytest.raises((RuntimeError, IndexError)):
             ops.cross_entropy(logits, target)

@@ -61,6 +61,18 @@ TEST(Jobs, AResumedRunNamesItsFlagsAgainButNotThePreset) {
             "/out/plain-seed-1/run --resume");
 }
 
+TEST(Jobs, AResumedRunNamesNeitherPresetNorConfigHoweverTheyWereGiven) {
+  const auto p = plan();
+  auto s = setting(p);
+  for (const auto* more : {"--preset=quick --config my.toml", "--config=my.toml"}) {
+    s.more = more;
+    const auto line = shell_line(commands_of(s, {&p.rows[0], 1}, /*resume=*/true)[0]);
+    EXPECT_EQ(line,
+              "train --data '/data/my text' --model transformer-6 --seed 1 --device cpu --run /out/plain-seed-1/run "
+              "--resume");
+  }
+}
+
 TEST(Jobs, DataThatAreNotThereAreWrittenInCapitals) {
   const auto p = plan();
   auto s = setting(p);

@@ -57,6 +57,17 @@ TEST(Schedule, OtherSchedulesTakeTheStagesRateAndWarmUpOnce) {
   EXPECT_DOUBLE_EQ(s.lr(6), 2);
 }
 
+TEST(Schedule, EpochsAreCountedInStepsUpToWhatCanBeCounted) {
+  auto epochs = stage(1, 1, 0);
+  epochs.epochs = 2.5;
+  epochs.warmup_epochs = 0.1;
+  EXPECT_EQ(train::counted(epochs, 3).steps, 8);
+  EXPECT_EQ(train::counted(epochs, 3).warmup, 1);
+  epochs.epochs = 1e30;
+  const auto message = message_of([&] { train::counted(epochs, 3); });
+  EXPECT_NE(message.find("1e+30 epochs of 3 steps"), std::string::npos) << message;
+}
+
 TEST(Schedule, RefusesWhatCannotBe) {
   EXPECT_NE(message_of([] { const Schedule s({stage(1, 1, 0)}, "cosin", 0); }).find("did you mean \"cosine\""),
             std::string::npos);

@@ -1,4 +1,5 @@
-// A text with nothing to learn in it, for measuring without a file: the word that stands for it in place of a path.
+// A text with nothing to learn in it, for measuring without a file: the word that stands for it in place of a path,
+// where there is no file of that name.
 #pragma once
 
 #include <cstdint>

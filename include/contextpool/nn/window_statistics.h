@@ -18,7 +18,7 @@ struct WindowStatistics {
 // eval/looking.h, are of.
 bool has_gaussian_windows(const ContextPoolOptions& options);
 
-// Of rows (dims 1) or maps (dims 2, of any stride) without padding, as forward_with_windows of ContextPool1d and
+// Of rows (dims 1) or maps (dims 2, of stride 1 or 2) without padding, as forward_with_windows of ContextPool1d and
 // ContextPool2d gives them; tokens from about 256 evenly spread targets of each. Nothing where there are no such
 // windows.
 std::optional<WindowStatistics> window_statistics(const ContextPoolOptions& options, const Windows& windows,
@@ -27,7 +27,8 @@ std::optional<WindowStatistics> window_statistics(const ContextPoolOptions& opti
 // Which targets of a row [n] or map [h, w] those are, flat: 0, step, 2 step, ...
 int64_t target_step(torch::IntArrayRef targets);
 
-// The stride of a map of `targets` places on one of `sources` pixels, along one side.
+// The stride of a map of `targets` places on one of `sources` pixels, along one side: 1 or 2. Several larger strides
+// give the same number of places.
 int64_t stride_of(int64_t sources, int64_t targets);
 
 }  // namespace contextpool::nn

@@ -4,11 +4,9 @@
 //
 // Data by their format:
 //   cifar10, cifar100   the official binary files; the last `dev_images` of a fixed shuffle of the training pictures
-//   are
-//                       the dev split, the test file is the test split
-//   folder              train/CLASS/*.jpg and val/CLASS/*.jpg (png too), or the same in tar shards: train/*.tar,
-//   val/*.tar;
-//                       val is both dev and test
+//                       are the dev split, the test file is the test split
+//   folder              train/CLASS/*.jpg and val/CLASS/*.jpg (png too), or the same in tar shards (train/*.tar,
+//                       val/*.tar); val is both dev and test
 //   shapes              generated, no file: ten shapes of varying size on noise, 32 x 32
 #pragma once
 

@@ -35,9 +35,10 @@ struct Part {
 };
 
 struct Batch {
-  std::vector<torch::Tensor> tensors;  // on the CPU as made; the trainer moves them to the model's device
+  std::vector<torch::Tensor> tensors;  // on the CPU as made; the trainer moves them to the model's device,
   double weight = 0;                   // what the loss of this part is divided by, together with those of the others
   std::int64_t units = 0;              // what it counts for in the log: tokens, images
+  std::size_t stay = 0;                // but the last so many tensors, which the loss reads on the CPU
 };
 
 // A figure by its name, such as {"bpc", 1.78}.

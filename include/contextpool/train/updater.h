@@ -1,7 +1,8 @@
 // One step of training, given its batch:
 //
 //   g      = the gradient of the loss of all its parts (and of the regularizer), in all processes
-//   update = the optimizer's at lr with g min(1, clip / |g|), and the average's, if loss and |g| are finite; else none
+//   update = the optimizer's at lr with g min(1, clip / |g|), and the average's, if loss and |g| are finite; else none,
+//            and the model's buffers (BatchNorm's statistics) are as they were before the step
 //
 // Everything is only enqueued on the device. Whether the loss is finite is decided there, too: nothing here waits for
 // it, and loss and norm may be read when they are needed, steps later.
@@ -56,6 +57,7 @@ class Updater {
   TrainOptions options_;
   std::shared_ptr<runtime::Processes> processes_;
   std::vector<Trainable> parameters_;
+  std::vector<torch::Tensor> buffers_;  // of the model
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Average> average_;
   std::unique_ptr<runtime::GradientSum> gradients_;  // none where this process is alone

@@ -131,8 +131,8 @@ class TransformerBlock(nn.Module):
     ================  =====================  ==================================================
 
     each branch followed by dropout, act the exact GELU or ReLU. The context of B and O is h, that of D is g; A, C and E
-    have their own input. Three sets of places have a name of old, as ``placement``: before_attention = A,
-    after_attention = O, after_block = E.
+    have their own input. Three single places have names, for ``placement``: before_attention = A, after_attention = O,
+    after_block = E.
 
     A block with a single mixer has its parameters under its kind: ``context_pool.*``, ``depthwise.*``, ``canon.*``,
     ``dynamic.*``. A block with several has each under its place: ``mixers.A.*``, ``mixers.C.*``.

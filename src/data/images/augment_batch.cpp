@@ -44,10 +44,10 @@ at::Tensor normalized(const at::Tensor& bytes, const Normalization& normalizatio
     scale[c] = static_cast<float>(1 / (255 * normalization.deviation[c]));
     shift[c] = static_cast<float>(-normalization.mean[c] / normalization.deviation[c]);
   }
+  // From pinned memory, so that nobody waits for the copy, and for the device before it.
   const auto on_device = [&](const std::array<float, kColours>& values) {
-    return torch::tensor(at::ArrayRef<float>(values.data(), values.size()))
-        .view({1, kColours, 1, 1})
-        .to(bytes.device());
+    const auto here = torch::tensor(at::ArrayRef<float>(values.data(), values.size())).view({1, kColours, 1, 1});
+    return bytes.is_cpu() ? here : here.pin_memory().to(bytes.device(), /*non_blocking=*/true);
   };
   return bytes.to(at::kFloat).mul_(on_device(scale)).add_(on_device(shift));
 }

@@ -1,7 +1,7 @@
 // Differentiation of rotary and rotary_qkv: the turn by the negative angle. Of the inputs only cos and sin are kept.
 #include "contextpool/ops/rotary.h"
 
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -45,6 +45,23 @@ class RotaryQkvFunction : public torch::autograd::Function<RotaryQkvFunction> {
   }
 };
 
+// The gradient is linear in those of q, k and v: its own is the turn again.
+class RotaryQkvBackwardFunction : public torch::autograd::Function<RotaryQkvBackwardFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
+                            const at::Tensor& cos, const at::Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return rotary_qkv_backward(dq, dk, dv, cos, sin);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    auto [q, k, v] = rotary_qkv(grads[0], saved[0], saved[1]);
+    return {q, k, v, {}, {}};
+  }
+};
+
 void check_constant(const char* op, const at::Tensor& cos, const at::Tensor& sin) {
   TORCH_CHECK(!(cos.defined() && cos.requires_grad()) && !(sin.defined() && sin.requires_grad()), op,
               ": cos and sin are constants, but one requires a gradient; detach it");
@@ -62,12 +79,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> rotary_qkv_autograd(const at::Ten
   return {parts[0], parts[1], parts[2]};
 }
 
+at::Tensor rotary_qkv_backward_autograd(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv,
+                                        const at::Tensor& cos, const at::Tensor& sin) {
+  if (!c10::GradMode::is_enabled()) {  // as in an ordinary backward: straight on
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return rotary_qkv_backward(dq, dk, dv, cos, sin);
+  }
+  return RotaryQkvBackwardFunction::apply(dq, dk, dv, cos, sin);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(contextpool, Autograd, m) {
   m.impl("rotary", rotary_autograd);
   m.impl("rotary_qkv", rotary_qkv_autograd);
-  m.impl("_rotary_qkv_backward", torch::autograd::autogradNotImplementedFallback());
+  m.impl("_rotary_qkv_backward", rotary_qkv_backward_autograd);
 }
 
 }  // namespace contextpool

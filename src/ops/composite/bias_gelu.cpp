@@ -20,7 +20,7 @@ std::tuple<at::Tensor, at::Tensor> bias_gelu_backward_composite(const at::Tensor
                                                                 const at::Tensor& bias) {
   const auto type = compute_type(x);
   const auto dz = at::gelu_backward(grad.to(type), x.to(type).add(bias.to(type)));
-  return {dz.to(x.scalar_type()).contiguous(), dz.reshape({-1, bias.size(0)}).sum(0).to(bias.scalar_type())};
+  return {dz.to(x.scalar_type()).contiguous(), dz.unsqueeze(0).flatten(0, -2).sum(0).to(bias.scalar_type())};
 }
 
 }  // namespace contextpool
