@@ -53,7 +53,7 @@ int average(const Arguments& arguments) {
   app.add_option("files", named, "safetensors files to average, instead of --run")->take_all();
   if (!parse(app, arguments)) return 0;
   if (out.empty()) throw Wrong("--out FILE is needed: the file to write");
-  if (run.empty() == named.empty()) throw Wrong("--run DIR or safetensors FILES are needed");
+  if (run.empty() == named.empty()) throw Wrong("one of --run DIR and safetensors FILES is needed");
   if (last < 1) throw Wrong("--last is " + std::to_string(last) + ", expected at least 1");
   if (!run.empty() && !fs::is_directory(run)) throw Wrong(run + ": is not a run folder");
 

@@ -19,6 +19,8 @@ namespace {
 
 constexpr const char *kModel = "Model", *kData = "Data", *kRun = "Run";
 constexpr int kWarmUp = 3, kTurnOnGpu = 5;  // steps
+constexpr int kMostThreads = 1024, kMostLoaders = 256;
+constexpr double kLongest = 3600;  // seconds of a measurement
 constexpr double kTera = 1e12, kMilli = 1e-3, kMega = 1e6, kPercent = 100;
 
 struct BenchFlags {
@@ -220,7 +222,9 @@ void check_numbers(const BenchFlags& f) {
   for (const auto& [name, value] : {std::pair{"--steps", f.steps}, {"--length", f.length}, {"--batch", f.batch}}) {
     if (value < 1) throw Wrong(std::string(name) + " is " + std::to_string(value) + ", expected at least 1");
   }
-  if (f.threads < 0) throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 or more");
+  if (f.threads < 0 || f.threads > kMostThreads)
+    throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
+  if (!(f.peak >= 0)) throw Wrong("--peak is " + std::to_string(f.peak) + ", expected 0 (as known) or more");
 }
 
 int bench_step(const Arguments& arguments) {
@@ -280,9 +284,12 @@ int bench_loader(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   check_numbers(f);
   for (const auto count : threads) {
-    if (count < 1) throw Wrong("--loaders is " + std::to_string(count) + ", expected at least 1");
+    if (count < 1 || count > kMostLoaders)
+      throw Wrong("--loaders is " + std::to_string(count) + ", expected 1 to " + std::to_string(kMostLoaders));
   }
-  if (!(seconds > 0)) throw Wrong("--seconds must be more than 0");
+  if (!(seconds > 0 && seconds <= kLongest))
+    throw Wrong("--seconds is " + std::to_string(seconds) + ", expected more than 0, at most " +
+                std::to_string(static_cast<int>(kLongest)));
   f.options.stages = {{f.length, f.batch}};
   const auto task = as_command([&] {
     const auto data = flags.data_options();

@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,12 +21,16 @@ bool is_number(const std::string& word) {
   return CLI::detail::lexical_cast(word, value);
 }
 
+std::string word_of(double number) {
+  return std::isfinite(number) ? nlohmann::json(number).dump() : std::to_string(number);  // inf or nan, as TOML has it
+}
+
 // As TOML writes it: a basic string, or the number or truth value that the word is.
 std::string quoted(const std::string& word) {
   if (word == "true" || word == "false") return word;
   if (is_number(word)) {  // one way to write a number
     const bool whole = word.find_first_not_of("+-0123456789") == std::string::npos;
-    return whole ? word : nlohmann::json(std::stod(word)).dump();
+    return whole ? word : word_of(std::stod(word));
   }
   std::ostringstream text;
   text << toml::value<std::string>(word);
@@ -44,7 +49,7 @@ std::string word_of(const std::string& where, const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
-  if (const auto* number = node.as_floating_point()) return nlohmann::json(number->get()).dump();
+  if (const auto* number = node.as_floating_point()) return word_of(number->get());
   throw Wrong(where + ": expected a word, a number, true or false, or a list of such");
 }
 
@@ -53,6 +58,7 @@ void add(ConfigFile& config, const std::string& key, const toml::node& node) {
   std::vector<std::string> words;
   if (const auto* list = node.as_array()) {
     for (const auto& item : *list) words.push_back(word_of(where, item));
+    if (words.empty()) throw Wrong(where + ": an empty list; expected a value, or one for each stage");
   } else {
     words.push_back(word_of(where, node));
   }
@@ -66,7 +72,8 @@ std::string section_of(const CLI::Option& option) { return CLI::detail::to_lower
 ConfigFile read_config(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
-  if (!(file && text << file.rdbuf())) throw Wrong(path + ": cannot be read as a config file");
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file.good() && !file.eof()) throw Wrong(path + ": cannot be read as a config file");
   return parse_config(path, text.str());
 }
 
@@ -120,7 +127,9 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
     sources += (sources.empty() ? "" : ", ") + file.name;
     for (const auto& [name, words] : file.values) {
       const auto* option = app.get_option_no_throw("--" + name);
-      if (option == nullptr || !option->get_configurable()) {
+      if (option != nullptr && !option->get_configurable())
+        throw Wrong(file.name + ": " + name + " is for the command line, not for a config file");
+      if (option == nullptr) {
         throw Wrong(file.name + ": unknown key " + name + did_you_mean(name, flag_names(app), "", ""));
       }
       const auto section = file.sections.find(name);

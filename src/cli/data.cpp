@@ -1,6 +1,7 @@
 // contextpool data tokenize: makes SentencePiece vocabularies from parallel text, and applies them.
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 
 #include "base/words.h"
@@ -29,15 +30,22 @@ std::string pieces_of(const Vocabulary& vocabulary, std::string_view sentence, b
   return text;
 }
 
+// A line of standard input that cannot be decoded; those before it are written first.
+class BadLine : public contextpool::io::Error {
+ public:
+  BadLine(std::int64_t line, const std::string& what)
+      : Error("standard input: line " + std::to_string(line) + ": " + what) {}
+};
+
 // Numbers back to text.
 std::string decoded(const Vocabulary& vocabulary, const std::string& line, std::int64_t number) {
   std::vector<std::int64_t> symbols;
   for (const auto& word : CLI::detail::split(line, ' ')) {
     if (word.empty()) continue;
     std::int64_t symbol = 0;
-    if (!CLI::detail::lexical_cast(word, symbol)) {
-      throw contextpool::io::Error("standard input: line " + std::to_string(number) + ": \"" + word +
-                                   "\" is not the number of a piece");
+    if (!CLI::detail::lexical_cast(word, symbol) || symbol < 0 || symbol >= vocabulary.size()) {
+      throw BadLine(number,
+                    "\"" + word + "\" is not the number of a piece, 0 to " + std::to_string(vocabulary.size() - 1));
     }
     symbols.push_back(symbol);
   }
@@ -54,9 +62,14 @@ int filter(const TokenizeFlags& f) {
     const auto lines = input.next(kLines);
     if (lines.empty()) return 0;
     std::string text;
-    for (const auto& line : lines) {
-      ++number;
-      text += (f.decode ? decoded(vocabulary, line, number) : pieces_of(vocabulary, line, f.numbers)) + "\n";
+    try {
+      for (const auto& line : lines) {
+        ++number;
+        text += (f.decode ? decoded(vocabulary, line, number) : pieces_of(vocabulary, line, f.numbers)) + "\n";
+      }
+    } catch (const BadLine&) {
+      write_out(STDOUT_FILENO, text);
+      throw;
     }
     if (!write_out(STDOUT_FILENO, text)) return 0;
   }
@@ -137,6 +150,9 @@ int tokenize(const Arguments& arguments) {
   if (f.decode) throw Wrong("--decode is for standard input; leave --data out");
   if (f.vocabulary.empty() && !f.source_vocabulary.empty())
     throw Wrong("--source-vocabulary is that of the source alone; name the target's with --vocabulary");
+  if (std::filesystem::exists(f.out) && !std::filesystem::is_directory(f.out))
+    throw Wrong(f.out + ": is not a folder; --out names the folder to write");
+  if (f.vocabulary.empty()) as_command([&] { validate(f.options); });
   return make(f);
 }
 

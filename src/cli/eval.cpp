@@ -8,6 +8,7 @@
 #include "cli/console.h"
 #include "cli/data_of_run.h"
 #include "cli/option_flags.h"
+#include "contextpool/io/files.h"
 #include "contextpool/models/model_file.h"
 #include "contextpool/runtime/device.h"
 #include "contextpool/tasks/registry.h"
@@ -80,7 +81,8 @@ int eval(const Arguments& arguments) {
     };
     result = kind.evaluate(request);
   }
-  std::cout << (json ? result.json : result.line) << "\n";
+  std::cout << (json ? result.json : result.line) << "\n" << std::flush;
+  for (const auto& written : result.files) io::replace_file(written.path, written.text);
   return 0;
 }
 

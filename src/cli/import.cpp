@@ -19,6 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kLeastRatio = 0.01;
+
 struct ImportFlags {
   std::string file, model, out, classes, normalization = "imagenet";
   double central_ratio = 0.875;
@@ -57,6 +59,9 @@ std::vector<std::string> lines_of(const std::string& path) {
     if (line.ends_with('\r')) line.pop_back();
     lines.push_back(line);
   }
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // a byte-order mark
+  if (!lines.empty() && lines.front().starts_with(kMark)) lines.front().erase(0, kMark.size());
+  as_command([&] { tasks::check_class_names(lines, "--classes " + path); });
   return lines;
 }
 
@@ -65,8 +70,8 @@ void check(const ImportFlags& f) {
   if (f.model.empty()) throw Wrong("--model NAME is needed: which model the weights are of (`contextpool models`)");
   if (f.out.empty()) throw Wrong("--out FILE is needed: the file to write");
   if (fs::exists(f.out)) throw Wrong(f.out + ": exists; --out names another");
-  if (!(f.central_ratio > 0 && f.central_ratio <= 1))
-    throw Wrong("--central-ratio is " + std::to_string(f.central_ratio) + ", expected more than 0, at most 1");
+  if (!(f.central_ratio >= kLeastRatio && f.central_ratio <= 1))
+    throw Wrong("--central-ratio is " + std::to_string(f.central_ratio) + ", expected 0.01 to 1");
 }
 
 // All options of the family but the number of classes, which the file says.

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kLeft = 3;  // exit status: the time is up and jobs are left
-constexpr std::int64_t kMostJobs = 64;
+constexpr std::int64_t kMostJobs = 64, kMostThreads = 1024;
 
 struct ReproduceFlags {
   std::string table, scale = "smoke", out, train, device, against;
@@ -78,7 +78,8 @@ void check(const ReproduceFlags& f) {
   if (f.jobs < 1 || f.jobs > kMostJobs)
     throw Wrong("--jobs is " + std::to_string(f.jobs) + ", expected 1 to " + std::to_string(kMostJobs));
   if (!(f.minutes >= 0)) throw Wrong("--minutes is " + std::to_string(f.minutes) + ", expected 0 (no limit) or more");
-  if (f.threads < 0) throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 or more");
+  if (f.threads < 0 || f.threads > kMostThreads)
+    throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
   if (f.list && f.report) throw Wrong("--list and --report are two different things; give one of them");
   for (const auto seed : f.seeds) {
     if (std::count(f.seeds.begin(), f.seeds.end(), seed) > 1)

@@ -3,12 +3,15 @@
 #include <torch/version.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "base/words.h"
 #include "cli/cli.h"
@@ -84,13 +87,25 @@ bool is_of_memory(const c10::Error& e) {
          std::string_view::npos;
 }
 
+// What was printed may not have been written: to a full disk, say.
+int check_output() {
+  errno = 0;
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written) return 0;
+  const std::string why = errno == 0 ? "" : ": " + std::generic_category().message(errno);
+  return complain("standard output: cannot write" + why, kFailed);
+}
+
 }  // namespace
 
 std::string version() { return "contextpool " CONTEXTPOOL_VERSION ", torch " TORCH_VERSION; }
 
 int run(const Arguments& arguments) {
   try {
-    return dispatch(arguments);
+    const int status = dispatch(arguments);
+    const bool trained = !arguments.empty() && arguments[0] == "train";  // what counts is in its folder
+    return status == 0 && !trained ? check_output() : status;
   } catch (const Wrong& e) {
     return complain(e.what(), kWrong);
   } catch (const runtime::LostProcess& e) {

@@ -9,6 +9,8 @@
 #include "cli/config.h"
 #include "cli/console.h"
 #include "cli/option_flags.h"
+#include "contextpool/data/translation/utf8.h"
+#include "contextpool/io/error.h"
 #include "contextpool/models/registry.h"
 #include "contextpool/runtime/device.h"
 #include "contextpool/runtime/processes.h"
@@ -305,7 +307,12 @@ int train(const Arguments& arguments) {
     if (!kind.train_options().has(name) || !f.data_options.given(name)) continue;
     const auto path = f.data_options.over(kind.train_options()).get<std::string>(name);
     if (path.empty() || !fs::exists(path)) continue;  // a word for data that are generated, or an error later
-    set_word(app, OptionFlags::dashed(name), fs::absolute(path).lexically_normal().string());
+    const auto whole = fs::absolute(path).lexically_normal().string();
+    if (!data::is_valid_utf8(whole))
+      throw Wrong(
+          "--" + OptionFlags::dashed(name) + " " + io::in_quotes(whole) +
+          ": the name is not UTF-8, and the run's config.toml could not hold it; rename it, or name a link to it");
+    set_word(app, OptionFlags::dashed(name), whole);
   }
   const auto chosen = as_command([&] { return check_flags(f); });
   for (const auto& option : unlike) {

@@ -81,6 +81,25 @@ std::size_t size_of_regular(const Descriptor& file, const fs::path& path) {
   return static_cast<std::size_t>(status.st_size);
 }
 
+fs::file_type type_of(const fs::path& path) {
+  std::error_code code;
+  return fs::status(path, code).type();
+}
+
+// What is written to as it is, such as /dev/null or a pipe: a file in its place would end it.
+bool is_stream(const fs::path& path) {
+  const auto type = type_of(path);
+  return type == fs::file_type::character || type == fs::file_type::fifo || type == fs::file_type::block;
+}
+
+// Where a link leads.
+fs::path followed(const fs::path& path) {
+  std::error_code code;
+  if (!fs::is_symlink(path, code)) return path;
+  const auto end = fs::canonical(path, code);
+  return code ? path : end;
+}
+
 constexpr std::string_view kWriting = ".writing-";  // between the name and the process, in files of replace_file()
 
 }  // namespace
@@ -204,11 +223,25 @@ bool FolderLock::is_of(const fs::path& path) const {
          held.st_dev == there.st_dev;
 }
 
-void replace_file(const fs::path& path, const std::function<void(OutputFile&)>& fill) {
+void check_replaceable(const fs::path& path) {
+  const auto place = followed(path);
+  if (type_of(place) == fs::file_type::directory) throw FileError(path, "write", EISDIR);
+  const auto written = is_stream(place) ? place : folder_of(place);
+  check(::access(written.c_str(), W_OK) == 0, path, "write");
+}
+
+void replace_file(const fs::path& given, const std::function<void(OutputFile&)>& fill) {
+  const auto path = followed(given);
+  if (is_stream(path)) {
+    OutputFile stream(path, OutputFile::Mode::kCreate, given);
+    fill(stream);
+    stream.close();
+    return;
+  }
   const auto name = text(".", path.filename().string(), kWriting, ::getpid());
   const auto temporary = folder_of(path) / name;
   try {
-    OutputFile file(temporary, OutputFile::Mode::kCreate, path);
+    OutputFile file(temporary, OutputFile::Mode::kCreate, given);
     fill(file);
     file.sync();
     file.close();

@@ -236,13 +236,14 @@ class Search {
 }  // namespace
 
 void validate(const BeamSearchOptions& options) {
-  TORCH_CHECK_VALUE(options.beam >= 1 && options.beam <= 4096, "beam search: beam must be from 1 to 4096, but is ",
-                    options.beam);
+  TORCH_CHECK_VALUE(options.beam >= 1 && options.beam <= kWidestBeam, "beam search: beam must be from 1 to ",
+                    kWidestBeam, ", but is ", options.beam);
   TORCH_CHECK_VALUE(options.n_best >= 1 && options.n_best <= options.beam,
                     "beam search: n_best must be from 1 to the beam, ", options.beam, ", but is ", options.n_best);
   TORCH_CHECK_VALUE(std::isfinite(options.alpha) && options.alpha >= 0, "beam search: alpha must be 0 or more, but is ",
                     options.alpha);
-  TORCH_CHECK_VALUE(options.extra_length >= 1, "beam search: extra_length must be 1 or more, but is ",
+  TORCH_CHECK_VALUE(options.extra_length >= 1 && options.extra_length <= kMostExtraLength,
+                    "beam search: extra_length must be from 1 to ", kMostExtraLength, ", but is ",
                     options.extra_length);
 }
 

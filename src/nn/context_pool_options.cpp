@@ -1,7 +1,9 @@
 #include "nn/context_pool_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
+#include <utility>
 
 #include "base/words.h"
 
@@ -18,6 +20,10 @@ void check_words(const std::string& who, const ContextPoolOptions& o) {
 }
 
 void check_numbers(const std::string& who, const ContextPoolOptions& o) {
+  for (const auto& [name, value] :
+       {std::pair{"ratio", o.ratio}, {"initial_sigma", o.initial_sigma}, {"size_range", o.size_range}}) {
+    TORCH_CHECK_VALUE(!std::isinf(value), who, ": ", name, " must be finite, but is ", value);
+  }
   TORCH_CHECK_VALUE(o.features > 0, who, ": features must be positive, but is ", o.features);
   TORCH_CHECK_VALUE(o.ratio > 0, who, ": ratio must be positive, but is ", o.ratio);
   TORCH_CHECK_VALUE(o.reference_length >= 0, who, ": reference_length must not be negative, but is ",

@@ -172,7 +172,11 @@ Result read_result(const fs::path& file) {
 std::vector<Result> read_results(const Setting& setting) {
   std::vector<Result> results;
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(setting.out / "results")) {
+  const auto folder = setting.out / "results";
+  std::error_code code;
+  fs::directory_iterator entries(folder, code);
+  if (code) throw io::FileError(folder, "read", code.value());
+  for (const auto& entry : entries) {
     if (entry.path().extension() == ".json" && !entry.path().filename().string().starts_with(".")) {
       files.push_back(entry.path());
     }
@@ -183,6 +187,11 @@ std::vector<Result> read_results(const Setting& setting) {
     for (const auto& row : setting.plan->rows) {
       if (row.name != result.row) continue;
       check_definition(result.definition, setting, {&row, result.seed}, file);
+      for (const auto& score : setting.plan->recipe.scores) {
+        TORCH_CHECK_VALUE(result.scores.contains(score.name), file.string(),
+                          ": is not the result of a run (it has no \"", score.name,
+                          "\"); remove it, and the run is scored again");
+      }
       results.push_back(std::move(result));
       break;
     }

@@ -107,6 +107,7 @@ class Classification : public Task {
   std::optional<Score> score_dev(const StepPlace& /*place*/, bool bfloat16) override {
     const auto score = score_images(classifier(), *data_, ImageSplit::dev, options_.eval_batch, device(), bfloat16,
                                     options_.channels_last);
+    if (score.images == 0) return std::nullopt;  // none can be read, as the notes say
     return Score{{{"accuracy", score.top1()}, {"loss", score.loss}}, /*higher_is_better=*/true};
   }
 
@@ -189,6 +190,7 @@ class ClassificationKind : public TaskKind {
     };
     check_range("flip", o.flip, 0, 1);
     check_range("erase", o.erase, 0, 1);
+    check_range("jitter", o.jitter, 0, 1);
     check_range("label-smoothing", o.label_smoothing, 0, 1);
     check_range("min-area", o.min_area, 1e-6, 1);
     check_range("central-ratio", o.central_ratio, 0.01, 1);

@@ -44,6 +44,10 @@ ClassificationEvalOptions options_of(const EvalRequest& request) {
   return options;
 }
 
+bool is_given(const EvalRequest& request, const std::string& name) {
+  return std::find(request.given.begin(), request.given.end(), name) != request.given.end();
+}
+
 void check_classes(const std::string& where, const std::vector<std::string>& names, const TrainedClassifier& trained) {
   const auto& expected = trained.class_names();
   const bool same = trained.knows_class_names() ? names == expected : names.size() == expected.size();
@@ -115,20 +119,22 @@ OptionList classification_eval_options() { return list_options(ClassificationEva
 void check_classification_eval(const EvalRequest& request) {
   const auto o = options_of(request);
   image_split_named(o.split);
+  check_format(o.format);
+  TORCH_CHECK_VALUE(!is_given(request, "central_ratio") || is_central_ratio(o.central_ratio), "--central-ratio is ",
+                    o.central_ratio, ", expected 0.01 to 1");
   TORCH_CHECK_VALUE(o.batch >= 1, "--batch is ", o.batch, ", expected at least 1");
   TORCH_CHECK_VALUE(!o.data.empty(), "--data FOLDER is needed: the pictures to score");
 }
 
 EvalResult evaluate_classification(const EvalRequest& request) {
   const auto o = options_of(request);
+  if (!o.per_class.empty()) io::check_replaceable(o.per_class);
   TrainedClassifier trained(request.file, request.device);
   ClassificationOptions options;
   options.data = o.data;
   options.format = o.format;
   options.dev_images = o.dev_images;
-  const bool ratio_given =
-      std::find(request.given.begin(), request.given.end(), "central_ratio") != request.given.end();
-  options.central_ratio = ratio_given ? o.central_ratio : trained.central_ratio();
+  options.central_ratio = is_given(request, "central_ratio") ? o.central_ratio : trained.central_ratio();
   const auto data = open_images(options, trained.image_size(), trained.normalization());
   check_classes(o.data, data->class_names(), trained);
   const auto start = std::chrono::steady_clock::now();
@@ -138,13 +144,14 @@ EvalResult evaluate_classification(const EvalRequest& request) {
   if (request.note) {
     for (const auto& note : data->take_notes()) request.note(note);
   }
+  TORCH_CHECK_VALUE(score.images > 0, o.data, ": none of the ", data->size(image_split_named(o.split)), " pictures of ",
+                    o.split, " can be read");
   const auto rate = static_cast<double>(score.images) / seconds;
   std::array<char, 256> line{};
   std::snprintf(line.data(), line.size(),
                 "top-1 %.2f %%, top-5 %.2f %% of %lld images of %s (loss %.4f); %.0f images/s", 100 * score.top1(),
                 100 * score.top5(), static_cast<long long>(score.images), o.split.c_str(), score.loss, rate);
   const auto classes = class_figures(score, data->class_names());
-  if (!o.per_class.empty()) io::replace_file(o.per_class, classes.dump(2) + "\n");
   const Json json{{"top1", score.top1()},
                   {"top5", score.top5()},
                   {"images", score.images},
@@ -153,7 +160,9 @@ EvalResult evaluate_classification(const EvalRequest& request) {
                   {"images_per_second", rate},
                   {"memory", runtime::peak_memory(request.device)},
                   {"classes", classes}};
-  return {line.data(), json.dump()};
+  EvalResult result{line.data(), json.dump()};
+  if (!o.per_class.empty()) result.files.push_back({o.per_class, classes.dump(2) + "\n"});
+  return result;
 }
 
 }  // namespace contextpool::tasks

@@ -5,6 +5,8 @@
 
 #include "base/words.h"
 #include "contextpool/data/images/view.h"
+#include "contextpool/data/translation/utf8.h"
+#include "contextpool/io/error.h"
 #include "contextpool/models/model_file.h"
 
 namespace contextpool::tasks {
@@ -12,6 +14,13 @@ namespace contextpool::tasks {
 using Json = nlohmann::json;
 
 std::string classes_metadata(const std::vector<std::string>& names) { return Json(names).dump(); }
+
+void check_class_names(const std::vector<std::string>& names, const std::string& who) {
+  for (const auto& name : names) {
+    TORCH_CHECK_VALUE(data::is_valid_utf8(name), who, ": the name of the class ", io::in_quotes(name),
+                      " is not UTF-8, in which it would be kept beside the weights");
+  }
+}
 
 data::Normalization normalization_named(const std::string& name) {
   check_word("contextpool", "normalization", name, {"cifar", "imagenet", "half"});

@@ -142,6 +142,7 @@ class FileImages : public ImageData {
     for (const auto* set : {train_.get(), val_.get()}) {
       TORCH_CHECK_VALUE(set->size() > 0, folder.string(), ": no pictures in it (train/CLASS/*.jpg, val/CLASS/*.jpg)");
     }
+    check_class_names(train_->class_names(), folder.string());
     TORCH_CHECK_VALUE(train_->class_names().size() > 1, folder.string(), ": pictures of one class only, \"",
                       train_->class_names().front(), "\"; there is nothing to tell apart");
     view_.size = image_size;
@@ -154,9 +155,10 @@ class FileImages : public ImageData {
     batch_.pad = 0;
     batch_.flip_probability = 0;  // done when the picture is decoded
     batch_.erase.probability = options.erase;
+    const auto above = (folder / "train").string().size();  // wherever that is now
     std::string names;
     for (std::int64_t i = 0; i < train_->size(); ++i)
-      names += train_->name(i) + '\n' + std::to_string(train_->label(i));
+      names += train_->name(i).substr(above) + '\n' + std::to_string(train_->label(i));
     identity_ = nlohmann::ordered_json{{"pictures", train_->size()},
                                        {"names_crc32c", io::crc32c(std::as_bytes(std::span(names)))}}
                     .dump();
@@ -216,8 +218,7 @@ std::unique_ptr<ImageData> noise(const ClassificationOptions& options, std::int6
 }
 
 std::string format_of(const ClassificationOptions& options) {
-  check_word("contextpool", "format", options.format,
-             {"auto", "cifar10", "cifar100", "folder", "shapes", kNoisePictures});
+  check_format(options.format);
   if (options.format != "auto") return options.format;
   if (options.data == "shapes" || fs::path(options.data).filename() == "shapes") return "shapes";
   if (options.data == kNoisePictures) return kNoisePictures;
@@ -235,6 +236,15 @@ std::string format_of(const ClassificationOptions& options) {
 }
 
 }  // namespace
+
+void check_format(const std::string& format) {
+  check_word("contextpool", "format", format, {"auto", "cifar10", "cifar100", "folder", "shapes", kNoisePictures});
+}
+
+bool is_central_ratio(double ratio) {
+  constexpr double kLeast = 0.01;
+  return ratio >= kLeast && ratio <= 1;
+}
 
 ImageSplit image_split_named(const std::string& name) {
   check_word("contextpool", "split", name, {"train", "dev", "test"});

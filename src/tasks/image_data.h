@@ -20,6 +20,9 @@ namespace contextpool::tasks {
 enum class ImageSplit { train, dev, test };
 ImageSplit image_split_named(const std::string& name);
 
+void check_format(const std::string& format);
+bool is_central_ratio(double ratio);
+
 // Generated pictures of any size with nothing to see in them: for measuring.
 inline constexpr const char* kNoisePictures = "noise";
 

@@ -42,7 +42,7 @@ void count_sizes(const LookRequest& request, TrainedClassifier& trained, eval::L
   if (data == nullptr) return;
   const auto all = std::min(request.most, data->size(ImageSplit::dev));
   if (all < 1) return;
-  for (auto& layer : looking.layers) layer.sizes = {};
+  std::vector<eval::SizeHistogram> sizes(looking.layers.size());
   std::int64_t counted = 0;
   for (std::int64_t first = 0; first < all; first += kAtOnce) {
     if (request.progress) request.progress(first, all);
@@ -51,12 +51,14 @@ void count_sizes(const LookRequest& request, TrainedClassifier& trained, eval::L
     const auto readable = (labels >= 0).nonzero().squeeze(1);
     counted += readable.size(0);
     const auto windows = trained.model().forward_with_windows(images.index_select(0, readable)).second;
-    for (std::size_t i = 0; i < windows.size(); ++i) looking.layers[i].sizes.add(windows[i].sigma);
+    for (std::size_t i = 0; i < windows.size(); ++i) sizes[i].add(windows[i].sigma);
   }
   if (request.progress) request.progress(all, all);
   if (request.note) {
     for (const auto& note : data->take_notes()) request.note(note);
   }
+  if (counted == 0) return;  // none can be read, as the notes say
+  for (std::size_t i = 0; i < sizes.size(); ++i) looking.layers[i].sizes = sizes[i];
   looking.sizes_of = std::to_string(counted) + " validation pictures";
 }
 

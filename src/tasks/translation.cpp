@@ -6,6 +6,7 @@
 
 #include "base/words.h"
 #include "contextpool/data/batch.h"
+#include "contextpool/data/translation/number_names.h"
 #include "contextpool/eval/bleu.h"
 #include "contextpool/models/registry.h"
 #include "contextpool/models/translator_family.h"
@@ -98,15 +99,24 @@ void TranslationKind::check(const OptionList& model_options, const OptionList& o
                     o.label_smoothing, ", expected 0 or more and less than 1");
   TORCH_CHECK_VALUE(o.dev_share >= 0 && o.dev_share < 1, "contextpool: dev-share is ", o.dev_share,
                     ", expected 0 or more and less than 1");
-  TORCH_CHECK_VALUE(o.numbers >= 1, "contextpool: numbers is ", o.numbers, ", expected at least 1");
+  TORCH_CHECK_VALUE(o.numbers >= 1 && o.numbers <= data::kLargestNumber, "contextpool: numbers is ", o.numbers,
+                    ", expected 1 to ", data::kLargestNumber);
+  TORCH_CHECK_VALUE(o.dev_target.empty() || !o.dev_source.empty(), "contextpool: dev-target is ", o.dev_target,
+                    ", the translations of dev-source: give both");
+  TORCH_CHECK_VALUE(!generated_language(o.data) || (o.target.empty() && o.dev_source.empty()), "contextpool: --data ",
+                    o.data, " is generated, with its translations; leave --target and --dev-source out");
+  TORCH_CHECK_VALUE(o.source_vocabulary.empty() || !o.vocabulary.empty(),
+                    "contextpool: source-vocabulary is that of the source alone; name the target's with --vocabulary");
+  TORCH_CHECK_VALUE(parts <= batch, "contextpool: accumulate is ", parts, ", but a batch has only ", batch, " tokens");
   TORCH_CHECK_VALUE(o.eval_sentences >= 0, "contextpool: eval-sentences is ", o.eval_sentences,
                     ", expected 0 (none) or more");
-  TORCH_CHECK_VALUE(o.eval_beam >= 1, "contextpool: eval-beam is ", o.eval_beam, ", expected at least 1");
+  TORCH_CHECK_VALUE(o.eval_beam >= 1 && o.eval_beam <= models::kWidestBeam, "contextpool: eval-beam is ", o.eval_beam,
+                    ", expected 1 to ", models::kWidestBeam);
   TORCH_CHECK_VALUE(o.eval_batch >= 1, "contextpool: eval-batch is ", o.eval_batch, ", expected at least 1");
   const auto rows = parts == 1 ? 1 : 2 * parts;  // so that every micro-batch has a pair
-  TORCH_CHECK_VALUE(batch >= rows * o.max_length, "contextpool: batch is ", batch, ", but of a translator it is the ",
+  TORCH_CHECK_VALUE(batch / rows >= o.max_length, "contextpool: batch is ", batch, ", but of a translator it is the ",
                     "padded tokens of a step, and must have room for ", rows, " sentences of max-length ", o.max_length,
-                    ": at least ", rows * o.max_length);
+                    ": at least ", size(rows) * size(o.max_length));
   TORCH_CHECK_VALUE(model.positions != "learned" || o.max_length <= model.length, "contextpool: max-length is ",
                     o.max_length, ", but the model has learned positions for ", model.length,
                     " only; give it more with --context");

@@ -46,8 +46,6 @@ Texts hold_out(const data::ParallelText& all, double share) {
 Texts read_texts(const TranslationOptions& o, std::vector<std::string>& notes) {
   const auto say = [&](const data::ParallelText& text) { notes.push_back(text.name() + ": " + text.report().text()); };
   if (const auto language = generated_language(o.data)) {
-    TORCH_CHECK_VALUE(o.target.empty() && o.dev_source.empty(), "contextpool: --data ", o.data,
-                      " is generated, with its translations; leave --target and --dev-source out");
     return {data::number_pairs(*language, data::Split::train, o.numbers, kNumbersSeed),
             data::number_pairs(*language, data::Split::dev, kDevNumbers, kNumbersSeed)};
   }
@@ -67,8 +65,6 @@ data::VocabularyPair vocabularies_for(const TranslationOptions& o, const data::P
     const auto target = data::Vocabulary::load(o.vocabulary);
     return {o.source_vocabulary.empty() ? target : data::Vocabulary::load(o.source_vocabulary), target};
   }
-  TORCH_CHECK_VALUE(o.source_vocabulary.empty(),
-                    "contextpool: source-vocabulary is that of the source alone; name the target's with --vocabulary");
   return data::train_vocabularies(text, {.type = o.vocabulary_kind, .size = o.vocabulary_size}, o.joint);
 }
 

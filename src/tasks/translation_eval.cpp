@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 using eval::Sentences;
 
 constexpr std::int64_t kNumbersSeed = 1;
+constexpr std::int64_t kMostSamples = 1'000'000;
 
 struct TranslationEvalOptions {
   std::string data, target, dev_source, dev_target, hypotheses, against, output, tokenizer = "13a";
@@ -208,7 +209,8 @@ void check_translation_eval(const EvalRequest& request) {
   TORCH_CHECK_VALUE(o.batch >= 1, "--batch is ", o.batch, ", expected at least 1");
   TORCH_CHECK_VALUE(o.max_length >= 2, "--max-length is ", o.max_length, ", expected at least 2");
   TORCH_CHECK_VALUE(o.sentences >= 0, "--sentences is ", o.sentences, ", expected 0 (all) or more");
-  TORCH_CHECK_VALUE(o.samples >= 1, "--samples is ", o.samples, ", expected at least 1");
+  TORCH_CHECK_VALUE(o.samples >= 1 && o.samples <= kMostSamples, "--samples is ", o.samples, ", expected 1 to ",
+                    kMostSamples);
   TORCH_CHECK_VALUE(is_given(request, "data") || !is_given(request, "target"),
                     "--target are the references of --data: give both");
   TORCH_CHECK_VALUE(!o.data.empty(),
@@ -222,6 +224,7 @@ void check_translation_eval(const EvalRequest& request) {
 
 EvalResult evaluate_translation(const EvalRequest& request) {
   const auto o = options_of(request);
+  if (!o.output.empty()) io::check_replaceable(o.output);
   const auto test = open_test(request);
   std::optional<Sentences> baseline;
   if (!o.against.empty()) baseline = read_translations(o.against, test, o.sentences > 0);
@@ -229,13 +232,13 @@ EvalResult evaluate_translation(const EvalRequest& request) {
   const auto hypotheses =
       o.hypotheses.empty() ? translate(request, test) : read_translations(o.hypotheses, test, o.sentences > 0);
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  EvalResult result;
   if (!o.output.empty()) {
     std::string text;
     for (const auto& line : hypotheses) text += line + "\n";
-    io::replace_file(o.output, text);
+    result.files.push_back({o.output, text});
   }
-
-  EvalResult result;
   Json json;
   eval::BleuOptions of_bleu;
   of_bleu.tokenizer = o.tokenizer;

@@ -21,6 +21,7 @@ void check_count(const char* name, std::int64_t value, std::int64_t least) {
 
 void validate(const TrainOptions& options) {
   const auto share = [](double x) { return x >= 0 && x < 1; };
+  for (const auto& stage : options.stages) check_epochs(stage);
   const Schedule schedule(options.stages, options.schedule, options.final_share);
   check(options.final_share >= 0 && options.final_share <= 1, "final-lr", options.final_share, "0 to 1");
   validate(options.optimizer);

@@ -12,6 +12,7 @@
 namespace contextpool::train {
 namespace {
 
+constexpr double kMostEpochs = 1e9;
 constexpr double kMostTokens = 1e17;  // far beyond any run, and counted in 63 bits whatever the stages
 
 }  // namespace
@@ -20,9 +21,7 @@ std::vector<std::string> schedules() { return {"constant", "cosine", "inverse_sq
 
 Stage counted(Stage stage, std::int64_t steps_per_epoch) {
   if (stage.epochs == 0 && stage.warmup_epochs == 0) return stage;
-  TORCH_CHECK_VALUE(stage.epochs >= 0 && stage.warmup_epochs >= 0 && std::isfinite(stage.epochs + stage.warmup_epochs),
-                    "contextpool: a stage of ", stage.epochs, " epochs, ", stage.warmup_epochs,
-                    " of them warm-up; expected numbers of 0 or more");
+  check_epochs(stage);
   TORCH_CHECK_VALUE(steps_per_epoch > 0,
                     "contextpool: these data are sampled at random and have no epochs; give --steps ",
                     "and --warmup instead");
@@ -35,6 +34,12 @@ Stage counted(Stage stage, std::int64_t steps_per_epoch) {
   if (stage.epochs > 0) stage.steps = steps(stage.epochs);
   if (stage.warmup_epochs > 0) stage.warmup = steps(stage.warmup_epochs);
   return stage;
+}
+
+void check_epochs(const Stage& stage) {
+  const auto is_count = [](double epochs) { return epochs >= 0 && epochs <= kMostEpochs; };
+  TORCH_CHECK_VALUE(is_count(stage.epochs) && is_count(stage.warmup_epochs), "contextpool: a stage of ", stage.epochs,
+                    " epochs, ", stage.warmup_epochs, " of them warm-up; expected numbers from 0 to ", kMostEpochs);
 }
 
 Schedule::Schedule(std::vector<Stage> stages, std::string kind, double final_share)

@@ -124,6 +124,30 @@ TEST(PictureFolder, TakesTheClassesOfATrainingSet) {
                  {"the folder \"ant\" is none of the 2 known classes"});
 }
 
+TEST(PictureFolder, LinksInCirclesHaveAnEnd) {
+  const Folder folder;
+  namespace fs = std::filesystem;
+  const auto link = [&](const std::string& to, const std::string& name) { fs::create_symlink(to, folder.path(name)); };
+  for (const auto* name : {"train/cat/deep", "train/dog", "more"}) fs::create_directories(folder.path(name));
+  for (const auto* name : {"train/cat/a.jpg", "train/cat/deep/b.jpg", "train/dog/c.jpg", "more/d.jpg"})
+    folder.write(name, "x");
+  link(".", "train/cat/again");
+  link("..", "train/cat/deep/up");
+  link("../..", "train/cat/above");  // has the dog
+  link("/", "train/cat/all");
+  link("self", "train/self");
+  link("self.jpg", "train/cat/self.jpg");
+  link("gone.jpg", "train/cat/gone.jpg");
+  link("../../more", "train/dog/linked");
+  link("linked", "train/dog/twice");
+  const PictureFolder pictures(folder.path("train"));
+  EXPECT_EQ(pictures.class_names(), (std::vector<std::string>{"cat", "dog"}));
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < pictures.size(); ++i)
+    names.push_back(pictures.name(i).substr(folder.path("train").size() + 1));
+  EXPECT_EQ(names, (std::vector<std::string>{"cat/a.jpg", "cat/deep/b.jpg", "dog/c.jpg", "dog/linked/d.jpg"}));
+}
+
 TEST(PictureFolder, EmptyOrMissingFoldersAreErrors) {
   const Folder folder;
   expect_message(message_of([&] { PictureFolder{folder.path()}; }),
@@ -196,6 +220,16 @@ TEST(TarShards, TakesLabelsFromFilesBeside) {
                    TarShards({path}, {"a", "b"});
                  }),
                  {"a.tar: \"x/000.jpg\" has the label 2; there are 2 classes"});
+}
+
+TEST(TarShards, PassesOverHiddenFiles) {
+  const Folder folder;
+  const auto jpeg = jpeg_of(pattern(20, 10));
+  const auto path = folder.write("a.tar", tar_entry("cat/._a.jpg", "of macOS") + tar_entry("cat/a.jpg", jpeg) +
+                                              tar_entry("./.b.jpg", jpeg) + tar_entry("./._a.cls", "none"));
+  const TarShards shards({path});
+  ASSERT_EQ(shards.size(), 1);
+  EXPECT_EQ(shards.bytes(0), jpeg);
 }
 
 TEST(TarShards, RefusesDamagedFilesAndMissingLabels) {

@@ -35,6 +35,37 @@ TEST(Files, AreReadWhole) {
   expect_message(message_of([&] { read_file(folder.path() / "no"); }), {"no", "No such file"});
 }
 
+TEST(Files, DevicesAndLinksStayWhatTheyAre) {
+  const TemporaryFolder folder;
+  const auto pipe = folder.path() / "pipe", link = folder.path() / "link", file = folder.path() / "below/file";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  check_replaceable(pipe);
+  replace_file(pipe, "text");
+  char read[8] = {};
+  EXPECT_EQ(::read(reader, read, sizeof read), 4);
+  EXPECT_STREQ(read, "text");
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  replace_file("/dev/null", "text");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+
+  make_folder(file.parent_path());
+  replace_file(file, "old");
+  fs::create_symlink("below/file", link);
+  replace_file(link, "new");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_text(file), "new");
+}
+
+TEST(Files, APlaceWhereNothingCanBeWrittenIsToldBefore) {
+  const TemporaryFolder folder;
+  check_replaceable(folder.path() / "file");
+  EXPECT_FALSE(fs::exists(folder.path() / "file"));
+  expect_message(message_of([&] { check_replaceable(folder.path()); }), {folder.path().string(), "Is a directory"});
+  expect_message(message_of([&] { check_replaceable(folder.path() / "no/file"); }), {"no/file", "No such file"});
+}
+
 TEST(Files, WhatAKilledReplacementLeftGoes) {
   const TemporaryFolder folder;
   for (const auto* name : {"a", ".a.writing-12", ".b.writing-12"}) replace_file(folder.path() / name, "x");

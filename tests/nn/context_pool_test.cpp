@@ -248,6 +248,7 @@ TEST(ContextPool, RefusesWhatCannotWork) {
   expect_refused({.features = 8, .kernel = 4}, "kernel must be odd");
   expect_refused({.features = 0}, "features must be positive");
   expect_refused({.features = 8, .ratio = 0}, "ratio must be positive");
+  expect_refused({.features = 8, .initial_sigma = INFINITY}, "initial_sigma must be finite");
   expect_refused({.features = 8, .locality = "gausian"},
                  "locality is \"gausian\", expected one of gaussian, none, fixed_window, adaptive_window, "
                  "random_sparse; did you mean \"gaussian\"?");

@@ -125,7 +125,11 @@ def test_bench_loader_counts_what_threads_load() -> None:
         (["step", "--model", "cp-tin"], 'did you mean "cp-tiny"'),
         (["step", "--beside", "resnet-20"], "expected models of one family"),
         (["step", "--data", "no/such/file"], "no/such/file"),
-        (["loader", "--loaders", "0"], "--loaders is 0, expected at least 1"),
+        (["step", "--threads", 10**11], "--threads is 100000000000, expected 0 to 1024"),
+        (["step", "--peak", "nan"], "--peak is nan, expected 0"),
+        (["loader", "--loaders", "0"], "--loaders is 0, expected 1 to 256"),
+        (["loader", "--loaders", "100000"], "--loaders is 100000, expected 1 to 256"),
+        (["loader", "--seconds", "inf"], "--seconds is inf, expected more than 0, at most 3600"),
         (["loader", "--model", "resnet-50", "--data", "no/such/folder"], "no/such/folder"),
     ],
 )

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -197,6 +199,53 @@ def test_a_run_is_not_resumed_on_other_pictures(trained: Path, folder: Path, tmp
     assert {p.name: p.read_bytes() for p in (trained / "checkpoints").glob("*/*") if p.is_file()} == before
 
 
+def test_a_run_goes_on_where_its_pictures_were_moved_to(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "here")
+    flags = [*SMALL, "--image-size", 32, "--batch", 8]
+    contextpool_says("train", "--run", tmp_path / "run", "--data", tmp_path / "here", *flags, "--steps", 1)
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = ["--run", tmp_path / "run", "--resume", "--steps", 2, "--data", tmp_path / "there"]
+    (tmp_path / "there/train/red/0.jpg").rename(tmp_path / "0.jpg")
+    done = call("train", *moved)
+    assert done.returncode == 1 and "not the pictures of this run" in done.stderr
+    (tmp_path / "0.jpg").rename(tmp_path / "there/train/red/0.jpg")
+    assert "step 2/2" in contextpool_says("train", *moved)
+
+
+def test_a_score_is_of_pictures_that_can_be_read(trained: Path, folder: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for name in ("red", "blue"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            content = (folder / "val" / name / "0.jpg").read_bytes() if split == "train" else b"no picture"
+            for i in range(2):
+                (tmp_path / "data" / split / name / f"{i}.jpg").write_bytes(content)
+    flags = [*SMALL, "--image-size", 32, "--batch", 2, "--steps", 1]
+    said = contextpool_says("train", "--run", tmp_path / "run", "--data", tmp_path / "data", *flags)
+    assert "accuracy" not in said and "val/red/0.jpg" in said
+    for command in (["--run", tmp_path / "run"], ["--run", trained, "--data", tmp_path / "data"]):
+        done = call("eval", *command)
+        assert done.returncode == 1 and "none of the 4 pictures of test can be read" in done.stderr
+        assert done.stdout == ""
+
+
+def test_eval_says_what_is_wrong_before_it_scores(trained: Path, tmp_path: Path) -> None:
+    for words, status, expected in (
+        (["--central-ratio", "nan"], 2, "--central-ratio is nan, expected 0.01 to 1"),
+        (["--central-ratio", 0], 2, "--central-ratio is 0"),
+        (["--format", "jpeg"], 2, 'format is "jpeg"'),
+        (["--per-class", tmp_path], 1, "cannot write: Is a directory"),
+        (["--per-class", tmp_path / "no/file"], 1, "cannot write: No such file or directory"),
+    ):
+        done = call("eval", "--run", trained, *words)
+        assert done.returncode == status and expected in done.stderr and done.stdout == "", done.stderr
+
+
+def test_the_score_is_told_where_its_file_cannot_be_written(trained: Path) -> None:
+    done = call("eval", "--run", trained, "--per-class", "/dev/full")
+    assert done.returncode == 1 and "top-1" in done.stdout
+    assert "/dev/full: cannot write: No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words, status, expected",
     [
@@ -210,6 +259,10 @@ def test_a_run_is_not_resumed_on_other_pictures(trained: Path, folder: Path, tmp
         (["--data", "shapes", "--normalization", "imagnet"], 2, 'did you mean "imagenet"'),
         (["--data", "shapes", "--image-size", 64], 1, "give it --image-size 32"),
         (["--data", "shapes", "--label-smoothing", 2], 2, "label-smoothing is 2"),
+        (["--data", "shapes", "--jitter", "nan"], 2, "jitter is nan, expected 0 to 1"),
+        (["--data", "shapes", "--epochs", "1e30"], 2, "a stage of 1e+30 epochs"),
+        (["--data", "shapes", "--epochs", "-1"], 2, "a stage of -1 epochs"),
+        (["--data", "LATIN"], 1, 'the name of the class "caf\\xe9" is not UTF-8'),
         (["--data", "shapes", "--rand-augment", "random"], 2, "random"),
         (["--data", "shapes", "--accumulate", 99], 2, "accumulate is 99"),
         (["--data", "shapes", "--dev-images", 10_000_000], 1, "expected"),
@@ -230,7 +283,11 @@ def test_bad_data_are_one_clear_line(words: list[object], status: int, expected:
     (tmp_path / "NAMES/batches.meta.txt").write_text("\n".join("abcdefghi") + "\n")
     for split in ("train/cat", "train/dog", "val"):
         (tmp_path / "EMPTY_SPLIT" / split).mkdir(parents=True)
-    names = {"EMPTY", "ONE", "MISSING", "SHORT", "NAMES", "EMPTY_SPLIT"}
+    for split in ("train", "val"):
+        for name in (b"caf\xe9", b"tea"):
+            os.makedirs(os.fsencode(tmp_path / "LATIN" / split) + b"/" + name)
+            image.new("RGB", (40, 40)).save(tmp_path / "LATIN" / split / os.fsdecode(name) / "a.png")
+    names = {"EMPTY", "ONE", "MISSING", "SHORT", "NAMES", "EMPTY_SPLIT", "LATIN"}
     flags = [tmp_path / w if w in names else w for w in words]
     done = call("train", "--run", tmp_path / "run", "--model", "resnet-20", "--steps", 1, "--device", "cpu", "--batch", 8, *flags)
     assert done.returncode == status, done.stderr

@@ -210,6 +210,7 @@ REFUSED = {
     "groups must divide the 8 features, but is 3": {"groups": 3},
     "kernel must be odd": {"kernel": 4},
     "ratio must be positive": {"ratio": 0},
+    "initial_sigma must be finite": {"initial_sigma": float("inf")},
     'did you mean "gaussian"?': {"locality": "gausian"},
 }  # fmt: skip
 

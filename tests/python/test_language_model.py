@@ -221,6 +221,9 @@ def test_tokens_that_are_no_batch_are_refused() -> None:
 def test_what_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         LanguageModel.load(tmp_path / "nowhere")
+    (tmp_path / "text").write_text("no weights")
+    with pytest.raises(ValueError, match="text: not a safetensors file"):
+        LanguageModel.load(tmp_path / "text")
     file = tmp_path / "other.safetensors"
     save_file({"a": torch.zeros(1)}, file)
     with pytest.raises(ValueError, match="other.safetensors: not a checkpoint of a language model"):

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import struct
+import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import tomllib
 import torch
 from safetensors.torch import load_file, save_file
 
-from program import ROOT, SHORT, SMALL, call, contextpool_says, log, on_terminal
+from program import PROGRAM, ROOT, SHORT, SMALL, call, contextpool_says, log, on_terminal
 
 PRESETS = sorted(p.stem for p in (ROOT / "configs").glob("*.toml"))
 
@@ -283,6 +285,11 @@ def bad_inputs() -> list:
         ([*train, "--config", "TYPO"], 2, "TYPO: unknown key lenght; did you mean length"),
         ([*train, "--config", "MISSING"], 2, "MISSING"),
         ([*train, "--config", "SECTION"], 2, "SECTION: [optimizer] has length, which belongs in [train]"),
+        ([*train, "--config", "ONCE"], 2, "ONCE: run is for the command line, not for a config file"),
+        ([*train, "--config", "LIST"], 2, "LIST: lr: an empty list"),
+        ([*train, "--config", "INFINITE"], 2, "lr inf"),
+        ([*train, "--data", "LATIN"], 2, "the name is not UTF-8"),
+        ([*train, "--pool-initial-sigma", "inf"], 2, "initial_sigma must be finite, but is inf"),
         ([*train, "--data", "MISSING"], 1, "MISSING: "),
         ([*train, "--data", "EMPTY"], 1, "EMPTY: is empty"),
         ([*train, "--data", "FOLDER"], 1, "FOLDER: "),
@@ -341,10 +348,16 @@ def files(tmp_path_factory: pytest.TempPathFactory, text: Path, run: Path) -> di
     folder = tmp_path_factory.mktemp("files")
     good = model_file(run).read_bytes()
     tensors = load_file(model_file(run))
-    names = ("NEW", "TYPO", "SECTION", "MISSING", "EMPTY", "FOLDER", "TRUNCATED", "HUGE", "OTHER", "LIAR")
+    names = ("NEW", "TYPO", "SECTION", "MISSING", "EMPTY", "FOLDER", "TRUNCATED", "HUGE", "OTHER", "LIAR",
+             "ONCE", "LIST", "INFINITE")  # fmt: skip
     paths = {name: folder / name for name in names}
     paths["TYPO"].write_text("batch = 2\nlenght = 64\n")
     paths["SECTION"].write_text("[optimizer]\nlength = 64\n")
+    paths["ONCE"].write_text('run = "elsewhere"\n')
+    paths["LIST"].write_text("lr = []\n")
+    paths["INFINITE"].write_text("lr = inf\n")
+    paths["LATIN"] = Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9"))
+    paths["LATIN"].write_text("text")
     paths["EMPTY"].write_bytes(b"")
     paths["FOLDER"].mkdir()
     paths["TRUNCATED"].write_bytes(good[:-1])
@@ -370,6 +383,26 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert words in done.stderr
     assert done.stderr.count("\n") == (1 if arguments else 0), done.stderr
     assert {p: p.stat().st_mtime_ns for p in files["TYPO"].parent.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "words", [["models"], ["--version"], ["train", "--help"], ["eval", "--json"], ["inspect-checkpoint"]]
+)
+def test_what_could_not_be_printed_is_a_failure(words: list[str], run: Path) -> None:
+    more = {"eval": ["--run", run], "inspect-checkpoint": [model_file(run)]}.get(words[0], [])
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PROGRAM, *words, *more], stdout=full, stderr=subprocess.PIPE, text=True)
+    if words[0] == "train":  # whose results are in files
+        assert done.returncode == 0
+        return
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("contextpool: standard output: cannot write")
+
+
+def test_an_empty_config_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").touch()
+    empty = contextpool_says("train", "--config", tmp_path / "empty.toml", "--print-config")
+    assert empty == contextpool_says("train", "--print-config")
 
 
 def test_help_and_version_are_there() -> None:

@@ -277,3 +277,25 @@ def test_a_folder_keeps_to_its_table_recipe_and_data(text: Path, tmp_path: Path)
     result.write_text("{}")
     done = reproduce(*command(text, out, "--seeds", 1, "--rows", "plain"))
     assert done.returncode == 1 and "is not the result of a run" in done.stderr, done.stderr
+
+
+def test_damaged_files_of_results_are_named(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = command(text, out, "--seeds", 1, "--rows", "plain")
+    assert reproduce(*arguments).returncode == 0
+    result, setting = out / "results/plain-seed-1.json", out / "reproduce.json"
+    good = result.read_text(), setting.read_text()
+    result.write_text(good[0].replace('"test bpc": ', '"other": '))
+    for more in ([], ["--report"]):
+        done = reproduce(*arguments, *more)
+        assert done.returncode == 1 and f"{result}: is not the result of a run" in done.stderr, done.stderr
+    result.write_text(good[0])
+    for wrong in (good[1].replace('"name": ', '"nome": '), good[1].replace('"bytes": ', '"bytes": "many", "some": ')):
+        setting.write_text(wrong)
+        for more in ([], ["--report"]):
+            done = reproduce(*arguments, *more)
+            assert done.returncode == 2 and f"{setting}: is damaged" in done.stderr, done.stderr
+    setting.write_text(good[1])
+    (out / "results").rename(tmp_path / "results")
+    done = reproduce(*arguments, "--report")
+    assert done.returncode == 1 and f"{out}/results: cannot read: No such file or directory" in done.stderr

@@ -191,6 +191,17 @@ def test_tokenize_makes_and_applies_vocabularies(tmp_path: Path) -> None:
         pieces.encode(line) for line in text.splitlines()
     ]
     assert subprocess.run([*apply, "--decode"], input=numbers, capture_output=True, text=True).stdout == text
+    decode = subprocess.run([*apply, "--decode"], input=numbers + "1\n99999\n5\n", capture_output=True, text=True)
+    assert decode.returncode == 1 and decode.stdout == text + "\n"
+    assert 'standard input: line 5: "99999" is not the number of a piece' in decode.stderr
+    for wrong, expected in (
+        (["--size", 0], "a vocabulary of 0 pieces"),
+        (["--kind", "word"], 'type is "word"'),
+        (["--coverage", "nan"], "coverage nan"),
+        (["--out", source], "is not a folder"),
+    ):
+        done = call("data", "tokenize", *flags, "--out", tmp_path / "none", *wrong)
+        assert expected in said_of(done) and done.returncode == 2 and not (tmp_path / "none").exists()
     contextpool_says("data", "tokenize", *flags, "--size", 25, "--joint=false", "--kind", "unigram", "--out", out)
     assert (out / "source.model").exists() and (out / "target.model").exists()
     contextpool_says(
@@ -226,6 +237,19 @@ def test_wrong_commands_say_what_is_wrong(run: Path, tmp_path: Path, text: Path)
     wrong = tmp_path / "wrong.model"
     wrong.write_bytes(b"no vocabulary")
     assert str(wrong) in said_of(call(*train, *SHORT, "--vocabulary", wrong))
+    for flags, expected in (
+        (["--eval-beam", 5000], "eval-beam is 5000, expected 1 to 4096"),
+        (["--accumulate", 2**62], "accumulate is 4611686018427387904, but a batch has only 1500 tokens"),
+        (["--numbers", 2**62], "numbers is 4611686018427387904, expected 1 to 1000000"),
+        (["--dev-target", text], "the translations of dev-source: give both"),
+        (["--target", text], "leave --target and --dev-source out"),
+        (["--source-vocabulary", wrong], "name the target's with --vocabulary"),
+    ):
+        done = call(*train, *SHORT, *flags)
+        assert expected in said_of(done) and done.returncode == 2
+    done = call("translate", "--run", run, "--extra-length", 2**63 - 1)
+    assert "extra_length must be from 1 to 1000000" in said_of(done) and done.returncode == 2
+    assert "Is a directory" in said_of(call("eval", "--run", run, "--output", tmp_path))
     assert "has not two columns" in said_of(call("eval", "--run", run, "--data", text))
     short = tmp_path / "short"
     short.write_text("eins\n")

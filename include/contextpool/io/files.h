@@ -90,9 +90,13 @@ class FolderLock {
 };
 
 // Writes a file beside `path` (a hidden name), lets `fill` write to it, syncs it and renames it to `path`. If anything
-// fails, `path` is as before and nothing is left.
+// fails, `path` is as before and nothing is left. A link stays one, and what it leads to is replaced; a device or a
+// pipe is written to.
 void replace_file(const std::filesystem::path& path, const std::function<void(OutputFile&)>& fill);
 void replace_file(const std::filesystem::path& path, std::string_view text);
+
+// An error where replace_file(path) could not begin: for what takes long to compute.
+void check_replaceable(const std::filesystem::path& path);
 
 void make_folder(const std::filesystem::path& path);  // and those above it; one that is there is fine
 void sync_folder(const std::filesystem::path& path);  // the names in it, to the disk

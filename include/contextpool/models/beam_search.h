@@ -20,6 +20,8 @@
 
 namespace contextpool::models {
 
+constexpr int64_t kWidestBeam = 4096, kMostExtraLength = 1'000'000;
+
 struct BeamSearchOptions {
   int64_t beam = 4;
   double alpha = 0.6;

@@ -20,6 +20,8 @@ namespace contextpool::tasks {
 constexpr const char* kClassesKey = "contextpool.classes";
 constexpr const char* kImagesKey = "contextpool.images";
 std::string classes_metadata(const std::vector<std::string>& names);
+// Metadata are UTF-8, and so must the names be. `who`: where they are from.
+void check_class_names(const std::vector<std::string>& names, const std::string& who);
 // cifar, imagenet or half (mean and deviation 0.5).
 data::Normalization normalization_named(const std::string& name);
 std::string images_metadata(const data::Normalization& normalization, double central_ratio);

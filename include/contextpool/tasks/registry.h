@@ -24,8 +24,12 @@ struct EvalRequest {
 };
 
 struct EvalResult {
-  std::string line;  // for a person
-  std::string json;  // the same and more, as a JSON object
+  struct File {
+    std::string path, text;
+  };
+  std::string line;              // for a person
+  std::string json;              // the same and more, as a JSON object
+  std::vector<File> files = {};  // to be written, once the score is told
 };
 
 // What `contextpool inspect` asks for: a page about one input (eval/looking.h).

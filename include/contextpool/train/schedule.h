@@ -27,6 +27,7 @@ struct Stage {
 
 // The stage with its steps counted, where it is given in epochs of so many steps (0: the data have none, an error).
 Stage counted(Stage stage, std::int64_t steps_per_epoch);
+void check_epochs(const Stage& stage);  // an error where its numbers of epochs cannot be
 
 std::vector<std::string> schedules();
 

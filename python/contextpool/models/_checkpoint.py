@@ -19,13 +19,20 @@ _MODELS = ("ema.safetensors", "model.safetensors")  # best first: the average of
 _LARGEST = 65536  # bytes of a manifest; it has a few hundred
 
 
+def _opened(file: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(str(file), "pt")
+    except SafetensorError as error:
+        raise ValueError(f"{file}: not a safetensors file: {error}") from error
+
+
 def read_model(path: Path, what: str) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     """The file meant by a path (:func:`model_file`), and the options and weights in it. ``what`` is the family of model
     it must be of, in words; files of version 0.1.0 do not say. Needs the package ``safetensors``."""
-    from safetensors import safe_open
-
     file = model_file(path)
-    with safe_open(str(file), "pt") as opened:
+    with _opened(file) as opened:
         metadata = opened.metadata() or {}
         if _OPTIONS not in metadata:
             raise ValueError(f"{file}: not a checkpoint of a {what}: no {_OPTIONS} in its metadata")
@@ -42,10 +49,8 @@ def read_model(path: Path, what: str) -> tuple[Path, dict[str, Any], dict[str, T
 def family_of(path: Path) -> str:
     """The family of the model meant by a path, in words; a file of version 0.1.0, which does not say, has a language
     model."""
-    from safetensors import safe_open
-
     file = model_file(path)
-    with safe_open(str(file), "pt") as opened:
+    with _opened(file) as opened:
         metadata = opened.metadata() or {}
     if _OPTIONS not in metadata:
         raise ValueError(f"{file}: not a model of contextpool: no {_OPTIONS} in its metadata")

@@ -32,8 +32,8 @@ class BeamSearchOptions:
             raise ValueError(f"beam search: n_best must be from 1 to the beam, {self.beam}, but is {self.n_best}")
         if not 0 <= self.alpha < math.inf:
             raise ValueError(f"beam search: alpha must be 0 or more, but is {self.alpha}")
-        if self.extra_length < 1:
-            raise ValueError(f"beam search: extra_length must be 1 or more, but is {self.extra_length}")
+        if not 1 <= self.extra_length <= 1_000_000:
+            raise ValueError(f"beam search: extra_length must be from 1 to 1000000, but is {self.extra_length}")
 
 
 @dataclasses.dataclass

@@ -19,6 +19,8 @@ class Options(OptionTable):
     def __post_init__(self) -> None:
         for option, words in WORDS.items():
             check_word(self.who, option, getattr(self, option), words)
+        for option in ("ratio", "initial_sigma", "size_range"):
+            self._check(not math.isinf(getattr(self, option)), f"{option} must be finite, but is {getattr(self, option)}")
         for option in ("features", "ratio", "usual_length", "initial_sigma", "hidden", "kernel"):
             self._check(getattr(self, option) > 0, f"{option} must be positive, but is {getattr(self, option)}")
         for option in ("reference_length", "size_range", "window"):

@@ -1,8 +1,12 @@
 #include "contextpool/data/images/folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -17,16 +21,63 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-std::vector<std::string> folders_in(const fs::path& folder) {
+// What an entry is, or what a link leads to; `none` for a link that leads nowhere or in a circle.
+fs::file_type kind_of(const fs::directory_entry& entry) {
   std::error_code code;
-  fs::directory_iterator entries(folder, code);
+  const auto type = entry.status(code).type();
+  return code ? fs::file_type::none : type;
+}
+
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::error_code code;
+  std::vector<fs::directory_entry> entries;
+  fs::directory_iterator entry(folder, code);
+  for (; !code && entry != fs::directory_iterator(); entry.increment(code)) {
+    if (!hidden(entry->path())) entries.push_back(*entry);
+  }
   if (code) throw io::FileError(folder, "read", code.value());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+std::vector<std::string> folders_in(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : entries)
-    if (entry.is_directory() && !hidden(entry.path())) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+  for (const auto& entry : entries_of(folder)) {
+    if (kind_of(entry) == fs::file_type::directory) names.push_back(entry.path().filename().string());
+  }
   return names;
 }
+
+// Goes through a folder and those below, links among them. Each is entered once, and those above never, so that links
+// in circles have an end.
+class Walk {
+ public:
+  explicit Walk(const fs::path& above) {
+    for (auto folder = fs::canonical(above);; folder = folder.parent_path()) {
+      is_new(folder);
+      if (folder == folder.parent_path()) break;
+    }
+  }
+
+  void collect(const fs::path& folder, std::vector<fs::path>& pictures) {
+    if (!is_new(folder)) return;
+    for (const auto& entry : entries_of(folder)) {
+      const auto kind = kind_of(entry);
+      if (kind == fs::file_type::directory) collect(entry.path(), pictures);
+      if (kind == fs::file_type::regular && is_picture_name(entry.path().filename().string()))
+        pictures.push_back(entry.path());
+    }
+  }
+
+ private:
+  bool is_new(const fs::path& folder) {
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) throw io::FileError(folder, "read", errno);
+    return entered_.emplace(status.st_dev, status.st_ino).second;
+  }
+
+  std::set<std::pair<dev_t, ino_t>> entered_;
+};
 
 }  // namespace
 
@@ -66,18 +117,10 @@ PictureFolder::PictureFolder(const fs::path& folder, std::vector<std::string> cl
 
 void PictureFolder::add_class(const std::string& name) {
   const auto label = std::find(class_names_.begin(), class_names_.end(), name) - class_names_.begin();
+  std::vector<fs::path> pictures;
+  Walk(folder_).collect(folder_ / name, pictures);
   std::vector<std::string> paths;
-  std::error_code code;
-  fs::recursive_directory_iterator entries(folder_ / name, fs::directory_options::follow_directory_symlink, code);
-  constexpr int kDeepest = 32;  // a link to a folder above would have no end
-  for (; !code && entries != fs::recursive_directory_iterator(); entries.increment(code)) {
-    if (hidden(entries->path()) || entries.depth() >= kDeepest) {
-      entries.disable_recursion_pending();
-    } else if (entries->is_regular_file() && is_picture_name(entries->path().filename().string())) {
-      paths.push_back(entries->path().lexically_relative(folder_).string());
-    }
-  }
-  if (code) throw io::FileError(folder_ / name, "read", code.value());
+  for (const auto& path : pictures) paths.push_back(path.lexically_relative(folder_).string());
   std::sort(paths.begin(), paths.end());
   for (auto& path : paths) files_.push_back({std::move(path), label});
 }

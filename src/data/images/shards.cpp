@@ -85,6 +85,9 @@ std::string folder_of(std::string_view name) {
   return slash == std::string_view::npos ? "" : std::string(name.substr(0, slash));
 }
 
+// As of "._a.jpg", which macOS's tar writes beside "a.jpg".
+bool is_hidden(std::string_view name) { return name.substr(name.rfind('/') + 1).starts_with('.'); }
+
 std::int64_t parse_label(std::string_view text, const std::string& name) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
   std::int64_t label = -1;
@@ -119,13 +122,13 @@ struct TarShards::Index {
     const auto entries = read_tar(read, file.size(), path.string());
     std::unordered_map<std::string, std::int64_t> labels;
     for (const auto& entry : entries) {
-      if (!entry.name.ends_with(".cls") || entry.size > kLongestLabel) continue;
+      if (is_hidden(entry.name) || !entry.name.ends_with(".cls") || entry.size > kLongestLabel) continue;
       std::string text(entry.size, '\0');
       read(entry.offset, text.size(), text.data());
       labels[key_of(entry.name)] = parse_label(text, path.string() + ": " + io::in_quotes(entry.name));
     }
     for (const auto& entry : entries) {
-      if (!is_picture_name(entry.name)) continue;
+      if (is_hidden(entry.name) || !is_picture_name(entry.name)) continue;
       const auto label = labels.find(key_of(entry.name));
       const bool numbered = label != labels.end();
       pictures.push_back(
@@ -211,8 +214,10 @@ std::vector<fs::path> tar_files(const fs::path& folder) {
   fs::directory_iterator entries(folder, code);
   if (code) throw io::FileError(folder, "read", code.value());
   std::vector<fs::path> files;
-  for (const auto& entry : entries)
-    if (entry.is_regular_file() && entry.path().extension() == ".tar") files.push_back(entry.path());
+  for (const auto& entry : entries) {
+    std::error_code unknown;  // of a link that leads nowhere
+    if (entry.path().extension() == ".tar" && entry.is_regular_file(unknown)) files.push_back(entry.path());
+  }
   std::sort(files.begin(), files.end());
   return files;
 }

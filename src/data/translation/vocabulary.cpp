@@ -17,7 +17,9 @@ namespace {
 constexpr std::int64_t kSpecial = 4, kBytes = 256;
 constexpr std::int64_t kMostPieces = 10'000'000;
 
-void check(const VocabularyOptions& options) {
+}  // namespace
+
+void validate(const VocabularyOptions& options) {
   check_word("contextpool: vocabulary", "type", options.type, {"bpe", "unigram"});
   const auto least = kSpecial + 1 + (options.byte_fallback ? kBytes : 0);
   TORCH_CHECK_VALUE(options.size >= least && options.size <= kMostPieces, "contextpool: a vocabulary of ", options.size,
@@ -25,8 +27,6 @@ void check(const VocabularyOptions& options) {
   TORCH_CHECK_VALUE(options.coverage > 0 && options.coverage <= 1, "contextpool: a vocabulary with character coverage ",
                     options.coverage, "; expected a share above 0 and up to 1");
 }
-
-}  // namespace
 
 Vocabulary::Vocabulary(std::shared_ptr<const std::string> bytes, std::string name)
     : bytes_(std::move(bytes)),
@@ -42,7 +42,7 @@ Vocabulary::Vocabulary(std::shared_ptr<const std::string> bytes, std::string nam
 
 Vocabulary Vocabulary::train(std::span<const std::string_view> sentences, const VocabularyOptions& options,
                              const std::string& name) {
-  check(options);
+  validate(options);
   TORCH_CHECK_VALUE(!sentences.empty(), name, ": no sentences to make a vocabulary from");
   return from_bytes(train_subwords(sentences, options, name), name);
 }

@@ -1,5 +1,6 @@
 // Pictures in folders named after their classes, at any depth below: CLASS/a.jpg, CLASS/more/b.png. Classes and files
-// are in the order of their names' bytes, so numbers do not depend on the disk. No torch needed.
+// are in the order of their names' bytes, so numbers do not depend on the disk. Links are followed, but a folder counts
+// once in a class, and links to folders above do not count. No torch needed.
 #pragma once
 
 #include <filesystem>

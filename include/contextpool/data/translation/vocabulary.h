@@ -28,6 +28,8 @@ struct VocabularyOptions {
   bool byte_fallback = false;  // 256 pieces for the bytes of other characters
 };
 
+void validate(const VocabularyOptions& options);  // throws c10::ValueError at the first value that cannot be
+
 class Subwords;  // SentencePiece's
 
 class Vocabulary {
