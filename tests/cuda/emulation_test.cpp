@@ -53,7 +53,10 @@ TEST(Emulation, SharesAcrossWarpsAndBlocks) {
     all.push_back(std::move(to));
     return all;
   });
-  for (std::size_t i = 0; i < 3 * 64; ++i) EXPECT_EQ(results[0][i], 64 * 63 / 2 + static_cast<double>(i / 64));
+  for (std::size_t i = 0; i < results[0].size(); ++i) {
+    const std::size_t block = i / 64, sum = 64 * 63 / 2 + block;
+    EXPECT_EQ(results[0][i], static_cast<double>(sum)) << i;
+  }
 }
 
 TEST(Emulation, RefusesGridsThatCudaRefuses) {
@@ -86,7 +89,7 @@ void barrier_of_half(float* to) {
   to[0] = __shfl_xor_sync(0xffffffffu, 1.f, 1);
 }
 void barriers_at_two_places(float* /*to*/) {
-  if (threadIdx.x < 16) {
+  if (threadIdx.x < 16) {  // NOLINT(bugprone-branch-clone)
     __syncthreads();
   } else {
     __syncthreads();

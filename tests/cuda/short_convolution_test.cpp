@@ -62,7 +62,8 @@ struct Problem {
       const auto in = args();
       EXPECT_TRUE(cuda::short_convolution_fits(in));
       std::vector<Values> all;
-      for (int i = 0; i < 2; ++i) all.emplace_back(x.type(), dy.size(), c.skipped);
+      all.emplace_back(x.type(), dy.size(), c.skipped);
+      all.emplace_back(x.type(), dy.size(), c.skipped);
       all.emplace_back(Type::f32, (c.taps + 1) * c.channels);
       EXPECT_EQ(cuda::short_convolution(in, all[0].data(), nullptr), cudaSuccess);
       Values workspace(Type::f32, cuda::short_convolution_backward_workspace(in, dy.data(), all[1].data()) / 4);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names
+
 struct __nv_bfloat16 {
   std::uint16_t bits;
 };
@@ -15,3 +17,5 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v);
   return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <limits>
 
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names
+
 struct __half {
   std::uint16_t bits;
 };
@@ -35,3 +37,5 @@ inline __half __float2half_rn(float v) {
   // A carry out of the mantissa goes on into the exponent, as it should.
   return {static_cast<std::uint16_t>(sign | (((exponent + 14) << 10) + steps))};
 }
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -9,6 +9,8 @@
 
 #include "cuda_runtime_api.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names
+
 #define __global__
 #define __device__
 #define __host__
@@ -87,3 +89,5 @@ inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
 inline float rsqrtf(float v) { return static_cast<float>(1 / std::sqrt(static_cast<double>(v))); }
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

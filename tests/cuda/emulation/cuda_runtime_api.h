@@ -7,6 +7,8 @@
 
 #include "emulator.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names
+
 enum cudaError_t {  // as CUDA numbers them
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -26,3 +28,5 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaS
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)

@@ -17,6 +17,7 @@
 #include <functional>
 #include <source_location>
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   constexpr dim3(unsigned of_x = 1, unsigned of_y = 1, unsigned of_z = 1) : x(of_x), y(of_y), z(of_z) {}
@@ -28,6 +29,7 @@ struct uint3 {
 // Of the thread that runs.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
+// NOLINTEND(readability-identifier-naming)
 
 namespace cuda_emulation {
 
