@@ -106,6 +106,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
   for file in "${files[@]:0:4}"; do file_step "$file"; done
   start native cpp-ops ops cpu
   start native cpp-kernels kernels cpu
+  start native cpp-cuda-kernels cuda_kernels cpu
   for layer in train nn models eval; do
     for device in "${devices[@]}"; do start native "cpp-$layer-$device" "$layer" "$device"; done
   done
