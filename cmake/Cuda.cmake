@@ -19,9 +19,9 @@ set(_kernels
     pool2d/pool2d pool2d/backward_pixels pool2d/backward_targets pool2d/forward pool2d/layout pool2d/plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 # The fused operators of a training step: a folder each, and the glue of the same name in src/ops/cuda.
-set(_step_operators add_layer_norm bias_gelu cross_entropy rotary)
+set(CONTEXTPOOL_STEP_OPERATORS add_layer_norm bias_gelu cross_entropy rotary short_convolution)
 set(_step_glue "")
-foreach(_operator IN LISTS _step_operators)
+foreach(_operator IN LISTS CONTEXTPOOL_STEP_OPERATORS)
   list(APPEND _kernels src/kernels/cuda/${_operator}/${_operator}.cu)
   list(APPEND _step_glue src/ops/cuda/${_operator}.cpp)
 endforeach()

@@ -69,6 +69,8 @@ figures() {
   step parts "${lab[@]}" parts
   step host "${lab[@]}" host
   step maps "$python" bench/cuda/pool2d.py
+  step short "$python" bench/cuda/short_convolution.py
+  step short-parts "$python" bench/cuda/short_convolution.py --parts
 }
 
 limited() { # NAME COMMAND...: a step of the tests; one that hangs costs its own time only
@@ -104,6 +106,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
   for file in "${files[@]:0:4}"; do file_step "$file"; done
   start native cpp-ops ops cpu
   start native cpp-kernels kernels cpu
+  start native cpp-cuda-kernels cuda_kernels cpu
   for layer in train nn models eval; do
     for device in "${devices[@]}"; do start native "cpp-$layer-$device" "$layer" "$device"; done
   done
@@ -122,11 +125,12 @@ sanitize() { # NAME TOOL WHAT...
 
 sanitizers() {
   step check "$python" bench/cuda/lab.py check &
-  sanitize memcheck memcheck 70 200 1300 8500 60000 maps &
+  step check-short "$python" bench/cuda/short_convolution.py --check &
+  sanitize memcheck memcheck 70 200 1300 8500 60000 maps short &
   sanitize racecheck-short racecheck 70 200 &
   sanitize racecheck-long racecheck 1300 &
-  sanitize racecheck-maps racecheck maps &
-  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 &
+  sanitize racecheck-maps racecheck maps short &
+  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 short &
   wait
 }
 

@@ -1,8 +1,8 @@
 """Small calls that take every path of the CUDA kernels, in every dtype, for compute-sanitizer:
 
-    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps
+    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps short
 
-A number is a length for pool1d, `maps` is pool2d. initcheck wants kernels built for plain 9.0
+A number is a length for pool1d, `maps` is pool2d, `short` the short convolution. initcheck wants kernels built for plain 9.0
 (-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see what the bulk copy engine of 9.0a writes.
 """
 
@@ -48,13 +48,22 @@ def maps(dtype):
              x, 4 * draw(2, side, side), 3 * draw(2, targets, targets))
 
 
+def short(dtype):
+    for taps in (1, 4, 7, 15, 31):
+        for channels in (72, 5):
+            x, weight, bias = draw(2, 203, channels).to(dtype), draw(channels, taps), draw(channels)
+            leaves = [t.requires_grad_() for t in (x, weight, bias)]
+            y = contextpool.ops.short_convolution(*leaves, left=taps // 2, residual=True)
+            torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
     for what in sys.argv[1:]:
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            maps(dtype) if what == "maps" else sequences(int(what), dtype)
+            {"maps": maps, "short": short}.get(what, lambda dtype, n=what: sequences(int(n), dtype))(dtype)
     torch.cuda.synchronize()
     print("ran", *sys.argv[1:])
 

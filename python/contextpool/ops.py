@@ -97,8 +97,9 @@ def short_convolution(
     Returns:
         ``y``, of the shape and dtype of ``x``, contiguous. Sums are in float32 (float64 for float64).
 
-    Differentiable once. On the CPU it is one pass over memory, the bits of ``y_i`` depend on the ``K`` tokens that it is
-    made of alone, and those of gradients not on the number of threads. On CUDA it is a sum of shifted products.
+    Differentiable once. It is one pass over memory, on CUDA for up to 32 taps and all dtypes but float64 (else a sum of
+    shifted products there). The bits of ``y_i`` depend on the ``K`` tokens that it is made of alone, and those of
+    gradients not on the number of threads.
     """
     return cast(Tensor, _short_convolution(x, weight, bias, left=left, residual=residual))
 

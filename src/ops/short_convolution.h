@@ -19,7 +19,7 @@ void check_short_convolution_backward(const at::Tensor& grad, const at::Tensor& 
 ShortConvolutionGradients short_convolution_backward(const at::Tensor& grad, const at::Tensor& x,
                                                      const at::Tensor& weight, int64_t left, bool residual);
 
-// The same as a sum of shifted products: on CUDA.
+// The same as a sum of shifted products, on any device: on CUDA for what the kernels do not have.
 at::Tensor short_convolution_composite(const at::Tensor& x, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias, int64_t left, bool residual);
 ShortConvolutionGradients short_convolution_backward_composite(const at::Tensor& grad, const at::Tensor& x,

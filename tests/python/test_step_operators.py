@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from contextpool import ops
 from pool1d_cases import devices
@@ -247,6 +248,26 @@ def test_gradients_of_short_convolution(device: str, residual: bool) -> None:
     for left in (0, 1, 3):
         assert torch.autograd.gradcheck(lambda *t, left=left: ops.short_convolution(*t, left, residual), (x, weight, bias))
     assert torch.autograd.gradcheck(lambda *t: ops.short_convolution(*t, None, 2), (x, weight))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
+@pytest.mark.parametrize(("taps", "left"), ((1, 0), (3, 1), (4, 3), (7, 0), (15, 14), (31, 15), (33, 32)))
+@pytest.mark.parametrize(("tokens", "channels"), ((2, 8), (61, 5), (700, 136)))
+def test_short_convolution_is_conv1d(
+    device: str, dtype: torch.dtype, taps: int, left: int, tokens: int, channels: int
+) -> None:
+    x, dy = (draw(2, tokens, channels, dtype=dtype, device=device) for _ in range(2))
+    weight, bias = draw(channels, taps, dtype=torch.float32, device=device), draw(channels, dtype=torch.float32, device=device)
+    leaves = (x, weight, bias)
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    rows = F.pad(wide[0].transpose(1, 2), (left, taps - 1 - left))
+    expected = wide[0] + F.conv1d(rows, wide[1].unsqueeze(1), wide[2], groups=channels).transpose(1, 2)
+    y = ops.short_convolution(*leaves, left, residual=True)
+    got = (y, *torch.autograd.grad(y, leaves, dy.detach()))
+    for one, other in zip(got, (expected, *torch.autograd.grad(expected, wide, dy.detach().double())), strict=True):
+        bound = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[one.dtype]
+        assert (one - other).abs().max() <= bound * other.abs().max()
 
 
 @pytest.mark.parametrize("device", devices())

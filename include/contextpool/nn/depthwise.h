@@ -52,8 +52,6 @@ class DepthwiseImpl : public MixerImpl {
   torch::Tensor weight, bias;  // [features, 1, taps] ([features, 1, taps, taps] for maps), [features] or undefined
 
  private:
-  torch::Tensor convolve(const torch::Tensor& padded) const;
-
   DepthwiseOptions options_;
   std::unique_ptr<Residual> residual_;
 };

@@ -88,13 +88,10 @@ class Depthwise(ResidualMixer):
         real = real_tokens("Depthwise", tokens_of(x, self.dims), x.device, None, mask, key_padding_mask)
         x = without_padding(x, real, self.dims)
         right = 0 if self.causal else self.taps // 2
-        if self.dims == 1 and x.is_cpu:
-            return self._finish(x, self._convolve_rows(x, self.taps - 1 - right, self._adds_x), context, real)
-        if self.dims == 1:
-            mixed = self._convolve(F.pad(x, (0, 0, self.taps - 1 - right, right)))
-        else:
+        if self.dims == 2:
             mixed = F.conv2d(x, self.weight, self.bias, padding=right, groups=self.features)
-        return self._apply_residual(x, mixed, context, real)
+            return self._apply_residual(x, mixed, context, real)
+        return self._finish(x, self._convolve_rows(x, self.taps - 1 - right, self._adds_x), context, real)
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
@@ -117,17 +114,13 @@ class Depthwise(ResidualMixer):
         x = without_padding(x, real, self.dims)
         cache.append("features", x)
         cache.length += x.shape[1]
-        if x.is_cpu:
-            return self._finish(x, self._last_rows(cache, x.shape[1], self._adds_x), context, real)
-        return self._apply_residual(x, self.convolve_last(cache, x.shape[1]), context, real)
+        return self._finish(x, self._last_rows(cache, x.shape[1], self._adds_x), context, real)
 
     def convolve_last(self, cache: TokenCache, tokens: int) -> Tensor:
         """The convolution, without residual, at the last tokens of those that a cache holds as "features"."""
-        if self.weight.is_cpu:
-            return self._last_rows(cache, tokens, residual=False)
-        return self._convolve(last_tokens(cache, tokens, self.taps - 1))
+        return self._last_rows(cache, tokens, residual=False)
 
-    # On the CPU rows are mixed by our operator, which adds a plain residual too; _finish adds the others.
+    # The operator adds a plain residual too; _finish adds the others.
     @property
     def _adds_x(self) -> bool:
         return self.residual == "plain"
@@ -141,9 +134,6 @@ class Depthwise(ResidualMixer):
 
     def _finish(self, x: Tensor, mixed: Tensor, context: Tensor | None, real: Tensor | None) -> Tensor:
         return mixed if self._adds_x else self._apply_residual(x, mixed, context, real)
-
-    def _convolve(self, padded: Tensor) -> Tensor:
-        return F.conv1d(padded.transpose(1, 2), self.weight, self.bias, groups=self.features).transpose(1, 2)
 
     def extra_repr(self) -> str:
         return f"{self.features}, taps={self.taps}, causal={self.causal}"

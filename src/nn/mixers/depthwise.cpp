@@ -9,7 +9,7 @@
 namespace contextpool::nn {
 namespace {
 
-// On the CPU rows are mixed by our operator, which adds a plain residual too.
+// The operator adds a plain residual too.
 torch::Tensor convolve_rows(const DepthwiseImpl& d, const torch::Tensor& x, int64_t left, bool residual) {
   const auto bias = d.bias.defined() ? std::optional(d.bias) : std::nullopt;
   return short_convolution(x, d.weight.squeeze(1), bias, left, residual);
@@ -59,16 +59,14 @@ torch::Tensor DepthwiseImpl::forward(const torch::Tensor& x, const Padding& padd
   const auto mask = mask_of("Depthwise", x, padding, options_.features, options_.dims);
   const auto real = without_padding(x, mask, options_.dims);
   const auto right = options_.causal ? 0 : options_.taps / 2;
-  const auto left = options_.taps - 1 - right;
-  if (options_.dims == 1 && real.is_cpu()) {
-    const bool plain = options_.residual == "plain";
-    const auto mixed = convolve_rows(*this, real, left, plain);
-    return plain ? mixed : residual_->apply(real, mixed, context, mask);
+  if (options_.dims == 2) {
+    const auto mixed =
+        torch::conv2d(real, weight, bias, /*stride=*/1, /*padding=*/right, /*dilation=*/1, options_.features);
+    return residual_->apply(real, mixed, context, mask);
   }
-  const auto mixed = options_.dims == 1 ? convolve(torch::constant_pad_nd(real, {0, 0, left, right}))
-                                        : torch::conv2d(real, weight, bias, /*stride=*/1, /*padding=*/left,
-                                                        /*dilation=*/1, options_.features);
-  return residual_->apply(real, mixed, context, mask);
+  const bool plain = options_.residual == "plain";
+  const auto mixed = convolve_rows(*this, real, options_.taps - 1 - right, plain);
+  return plain ? mixed : residual_->apply(real, mixed, context, mask);
 }
 
 torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, DepthwiseCache& cache, const Padding& padding,
@@ -79,19 +77,12 @@ torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, DepthwiseCache& cache,
   const auto real = without_padding(x, mask, options_.dims);
   cache.append("features", real);
   cache.advance(x.size(1));
-  if (real.is_cpu() && options_.residual == "plain") return last_rows(*this, cache, x.size(1), /*residual=*/true);
+  if (options_.residual == "plain") return last_rows(*this, cache, x.size(1), /*residual=*/true);
   return residual_->apply(real, convolve_last(cache, x.size(1)), context, mask);
 }
 
 torch::Tensor DepthwiseImpl::convolve_last(const MixerCache& cache, int64_t tokens) const {
-  if (weight.is_cpu()) return last_rows(*this, cache, tokens, /*residual=*/false);
-  return convolve(last_tokens(cache, tokens, options_.taps - 1));
-}
-
-torch::Tensor DepthwiseImpl::convolve(const torch::Tensor& padded) const {
-  namespace F = torch::nn::functional;
-  const auto options = F::Conv1dFuncOptions().bias(bias).groups(options_.features);
-  return F::conv1d(padded.transpose(1, 2), weight, options).transpose(1, 2);
+  return last_rows(*this, cache, tokens, /*residual=*/false);
 }
 
 Mixer make_depthwise(const MixerOptions& o) {

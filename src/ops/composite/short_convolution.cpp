@@ -1,7 +1,6 @@
-// short_convolution by PyTorch's operators, a sum of shifted products: on CUDA.
+// short_convolution by PyTorch's operators, a sum of shifted products: on CUDA for what the kernels do not have.
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
@@ -56,27 +55,6 @@ ShortConvolutionGradients short_convolution_backward_composite(const at::Tensor&
               .to(x.scalar_type())
               .contiguous(),
           at::stack(dweight, 1).to(weight.scalar_type()), to_channels(dy).to(weight.scalar_type())};
-}
-
-namespace {
-
-at::Tensor short_convolution_cuda(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                                  int64_t left, bool residual) {
-  check_short_convolution(x, weight, bias, left);
-  return short_convolution_composite(x, weight, bias, left, residual);
-}
-
-ShortConvolutionGradients short_convolution_backward_cuda(const at::Tensor& grad, const at::Tensor& x,
-                                                          const at::Tensor& weight, int64_t left, bool residual) {
-  check_short_convolution_backward(grad, x, weight, left);
-  return short_convolution_backward_composite(grad, x, weight, left, residual);
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
-  m.impl("short_convolution", short_convolution_cuda);
-  m.impl("_short_convolution_backward", short_convolution_backward_cuda);
 }
 
 }  // namespace contextpool

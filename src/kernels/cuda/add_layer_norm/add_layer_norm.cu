@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   // The warps of a block, one after the other.
-  extern __shared__ float shared[];  // [2, features]
+  __shared__ float shared[2 * kPieces * kWarp * kFour];  // [2, features]
   for (int turn = 0; turn < kWarps; ++turn) {
     if (turn == warp) {
 #pragma unroll
@@ -177,10 +177,9 @@ struct Forward {
   template <typename Sum, typename Branch, typename Normed, int kPieces>
   cudaError_t run() const {
     const auto blocks = static_cast<unsigned>((in.rows + kWarps - 1) / kWarps);
-    forward_kernel<Sum, Branch, Normed, kPieces>
-        <<<blocks, kThreads, 0, stream>>>(in, static_cast<const Sum*>(x), static_cast<const Branch*>(branch),
-                                          static_cast<Sum*>(sum), static_cast<Normed*>(normed), mean, rstd);
-    return cudaGetLastError();
+    return launch_kernel(forward_kernel<Sum, Branch, Normed, kPieces>, blocks, kThreads, stream, in,
+                         static_cast<const Sum*>(x), static_cast<const Branch*>(branch), static_cast<Sum*>(sum),
+                         static_cast<Normed*>(normed), mean, rstd);
   }
 };
 struct Backward {
@@ -193,11 +192,10 @@ struct Backward {
 
   template <typename Sum, typename Branch, typename Normed, int kPieces>
   cudaError_t run() const {
-    backward_kernel<Sum, Branch, Normed, kPieces>
-        <<<static_cast<unsigned>(backward_blocks(in)), kThreads, 2 * in.features * sizeof(float), stream>>>(
-            in, static_cast<const Sum*>(dsum), static_cast<const Normed*>(dnormed), static_cast<const Sum*>(sum), mean,
-            rstd, static_cast<Sum*>(dx), static_cast<Branch*>(dbranch), parts);
-    return cudaGetLastError();
+    return launch_kernel(backward_kernel<Sum, Branch, Normed, kPieces>, static_cast<unsigned>(backward_blocks(in)),
+                         kThreads, stream, in, static_cast<const Sum*>(dsum), static_cast<const Normed*>(dnormed),
+                         static_cast<const Sum*>(sum), mean, rstd, static_cast<Sum*>(dx), static_cast<Branch*>(dbranch),
+                         parts);
   }
 };
 

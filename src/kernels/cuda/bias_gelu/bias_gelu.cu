@@ -80,9 +80,8 @@ template <typename T, int kPiece, bool kBackward>
 cudaError_t launch(const BiasGelu& in, const void* dy, void* to, float* parts, cudaStream_t stream) {
   const std::int64_t across = (in.features + kWarp * kPiece - 1) / (kWarp * kPiece);
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(shares_of(in)));
-  bias_gelu_kernel<T, kPiece, kBackward>
-      <<<grid, kThreads, 0, stream>>>(in, rows_of_share(in), static_cast<const T*>(dy), static_cast<T*>(to), parts);
-  return cudaGetLastError();
+  return launch_kernel(bias_gelu_kernel<T, kPiece, kBackward>, grid, kThreads, stream, in, rows_of_share(in),
+                       static_cast<const T*>(dy), static_cast<T*>(to), parts);
 }
 
 template <typename T, bool kBackward>

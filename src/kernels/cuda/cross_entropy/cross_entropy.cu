@@ -3,6 +3,7 @@
 // scaled when the maximum grows.
 #include "kernels/cuda/cross_entropy/cross_entropy.h"
 
+#include "kernels/cuda/elementwise/launch.cuh"
 #include "kernels/cuda/elementwise/vector.cuh"
 
 namespace contextpool::cuda {
@@ -84,8 +85,7 @@ struct Forward {
   bool at_16_bytes() const { return aligned(in.logits, 16); }
   template <typename T, int kPiece>
   cudaError_t run() const {
-    forward_kernel<T, kPiece><<<blocks_of(in), kThreads, 0, stream>>>(in, loss, log_sum);
-    return cudaGetLastError();
+    return launch_kernel(forward_kernel<T, kPiece>, blocks_of(in), kThreads, stream, in, loss, log_sum);
   }
 };
 struct Backward {
@@ -97,8 +97,8 @@ struct Backward {
   bool at_16_bytes() const { return aligned(in.logits, 16) && aligned(dlogits, 16); }
   template <typename T, int kPiece>
   cudaError_t run() const {
-    backward_kernel<T, kPiece><<<blocks_of(in), kThreads, 0, stream>>>(in, grad, log_sum, static_cast<T*>(dlogits));
-    return cudaGetLastError();
+    return launch_kernel(backward_kernel<T, kPiece>, blocks_of(in), kThreads, stream, in, grad, log_sum,
+                         static_cast<T*>(dlogits));
   }
 };
 

@@ -1,6 +1,7 @@
 // Sums over rows that are the same bits in every run: parts first, then these added up in a fixed order.
 #pragma once
 
+#include "kernels/cuda/elementwise/launch.cuh"
 #include "kernels/cuda/elementwise/vector.cuh"
 
 namespace contextpool::cuda {
@@ -26,8 +27,8 @@ __global__ void __launch_bounds__(kWarp* kColumnRows)
 }
 
 inline cudaError_t column_sums(const float* parts, int count, int columns, float* sums, cudaStream_t stream) {
-  column_sums_kernel<0><<<(columns + kWarp - 1) / kWarp, kWarp * kColumnRows, 0, stream>>>(parts, count, columns, sums);
-  return cudaGetLastError();
+  const auto blocks = static_cast<unsigned>((columns + kWarp - 1) / kWarp);
+  return launch_kernel(column_sums_kernel<0>, blocks, kWarp * kColumnRows, stream, parts, count, columns, sums);
 }
 
 }  // namespace contextpool::cuda

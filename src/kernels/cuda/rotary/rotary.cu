@@ -1,6 +1,7 @@
 // A thread has the same piece of a head in every part, so that it reads the turns of its pairs once.
 #include "kernels/cuda/rotary/rotary.h"
 
+#include "kernels/cuda/elementwise/launch.cuh"
 #include "kernels/cuda/elementwise/vector.cuh"
 
 namespace contextpool::cuda {
@@ -95,8 +96,7 @@ cudaError_t launch(const Rotary& in, cudaStream_t stream) {
   if (items == 0) return cudaSuccess;
   if (items > (std::int64_t{1} << 32) - kThreads) return cudaErrorInvalidValue;
   const auto blocks = static_cast<unsigned>((items + kThreads - 1) / kThreads);
-  rotary_kernel<T, kPiece, kWholePieces><<<blocks, kThreads, 0, stream>>>(in);
-  return cudaGetLastError();
+  return launch_kernel(rotary_kernel<T, kPiece, kWholePieces>, blocks, kThreads, stream, in);
 }
 
 template <typename T>
