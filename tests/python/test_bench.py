@@ -56,6 +56,9 @@ def test_mixers_benchmarks_run_from_the_repository_alone(tmp_path: Path) -> None
     short = [sys.executable, "bench/short_convolution.py", "--quick", "--taps", "4", "--seconds", "0.01"]
     done = subprocess.run(short, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
+    dynamic = [sys.executable, "bench/dynamic_convolution.py", "--quick", "--seconds", "0.01"]
+    done = subprocess.run(dynamic, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
     few = ["--data", "recall", "--forms", "plain", "canon", "--seeds", "1", "--steps", "2", "--runs", str(tmp_path)]
     command = [sys.executable, "bench/mixers.py", *few, "--program", str(PROGRAM)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
