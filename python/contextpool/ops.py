@@ -11,6 +11,7 @@ _pool2d = torch.ops.contextpool.pool2d.default
 _add_layer_norm = torch.ops.contextpool.add_layer_norm.default
 _bias_gelu = torch.ops.contextpool.bias_gelu.default
 _cross_entropy = torch.ops.contextpool.cross_entropy.default
+_dynamic_convolution = torch.ops.contextpool.dynamic_convolution.default
 _rotary = torch.ops.contextpool.rotary.default
 _short_convolution = torch.ops.contextpool.short_convolution.default
 _rotary_qkv = torch.ops.contextpool.rotary_qkv.default
@@ -102,6 +103,33 @@ def short_convolution(
     gradients not on the number of threads.
     """
     return cast(Tensor, _short_convolution(x, weight, bias, left=left, residual=residual))
+
+
+def dynamic_convolution(
+    x: Tensor, inner: Tensor, up: Tensor, weight: Tensor, left: int = 0, residual: bool = False
+) -> Tensor:
+    """Mix each token with its neighbours, each channel by itself, with weights that depend on the token.
+
+    ``y_i = [x_i +] sum_k (w_k + U_k p_i) x_(i - left + k)`` with ``p_i`` a vector of ``r`` numbers: coefficients of low
+    rank.
+
+    Args:
+        x: features, ``[..., N, D]``; float64, float32, bfloat16 or float16, any strides.
+        inner: ``p``, ``[..., M, r]`` with ``M <= N``, of any of these dtypes. Target ``m`` sits at token ``N - M + m``:
+            ``M == N`` is the ordinary case, ``M == 1`` a step of decoding.
+        up: ``U``, ``[K, D, r]``.
+        weight: ``w``, ``[D, K]``. A tap whose token would lie outside the row is left out.
+        left: how many taps lie before the token: ``K - 1`` is causal, ``K // 2`` (``K`` odd) centred.
+        residual: add ``x``.
+
+    Returns:
+        ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. Sums are in float32 (float64 for float64).
+
+    Differentiable once. On the CPU the ``K D`` coefficients of a token are never stored, neither for the backward; the
+    bits of ``y_i`` depend on ``p_i`` and the ``K`` tokens that it is made of alone, and those of gradients not on the
+    number of threads. On CUDA it is a sum of shifted products.
+    """
+    return cast(Tensor, _dynamic_convolution(x, inner, up, weight, left=left, residual=residual))
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:

@@ -55,6 +55,9 @@ def test_the_benchmark_of_mixers_runs_from_the_repository_alone() -> None:
     short = [sys.executable, "bench/short_convolution.py", "--quick", "--taps", "4", "--seconds", "0.01"]
     done = subprocess.run(short, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
+    dynamic = [sys.executable, "bench/dynamic_convolution.py", "--quick", "--seconds", "0.01"]
+    done = subprocess.run(dynamic, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "| ours |" in done.stdout, done.stdout + done.stderr
 
 
 def table(said: str) -> dict[str, list[float]]:

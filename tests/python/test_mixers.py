@@ -105,6 +105,33 @@ def test_dynamic_is_its_formula(causal: bool, heads: int) -> None:
     torch.testing.assert_close(mixer(x, context=h), expected)
 
 
+@pytest.mark.parametrize("causal", (True, False))
+def test_dynamic_rows_by_the_operator_are_those_by_shifted_products(causal: bool) -> None:
+    """What the CPU takes and what a GPU takes, forward, backward and in steps."""
+    torch.manual_seed(6)
+    o = MixerOptions("dynamic", 37, causal, context_features=CONTEXT)
+    mixer = make_mixer(o).to(torch.float64)
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    x = torch.randn(3, 50, 37, dtype=torch.float64, requires_grad=True)
+    h = torch.randn(3, 50, CONTEXT, dtype=torch.float64, requires_grad=True)
+    dy = torch.randn(3, 50, 37, dtype=torch.float64)
+    inputs = (x, h, *mixer.parameters())
+    results = []
+    for ours in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not ours:
+                patch.setattr(type(mixer), "_has_operator", lambda self, x: False)
+            y = mixer(x, context=h)
+            with torch.no_grad():
+                cache = MixerCache()
+                parts = [(0, 1), (1, 3), (3, 50)] if causal else []
+                steps = [mixer.step(x[:, i:j], cache, context=h[:, i:j]) for i, j in parts]
+            results.append([y, *torch.autograd.grad(y, inputs, dy), *steps])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("dims", (1, 2))
 def test_depthwise_and_canon_are_torchs_convolutions(dims: int) -> None:
     o = options("depthwise", dims, False, taps=3)

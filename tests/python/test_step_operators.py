@@ -286,3 +286,78 @@ def test_short_convolution_compiles_to_one_graph(device: str) -> None:
     ours = torch.autograd.grad(ops.short_convolution(x, weight, left=3).square().sum(), (x, weight))
     for one, other in zip(torch.autograd.grad(compiled(x, weight), (x, weight)), ours, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def dynamic_inputs(
+    targets: int = 11, dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """11 tokens of 5 channels, 4 taps, rank 3."""
+    shapes = ((2, 11, 5), (2, targets, 3), (4, 5, 3), (5, 4))
+    return tuple(draw(*shape, dtype=dtype, device=device) for shape in shapes)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", tuple(ROUNDING), ids=str)
+@pytest.mark.parametrize("targets", (11, 2))
+def test_dynamic_convolution_is_the_formula(device: str, dtype: torch.dtype, targets: int) -> None:
+    inputs = dynamic_inputs(targets, dtype, device)
+    for left in (0, 2, 3):
+        x, inner, up, weight = (t.detach().double() for t in inputs)
+        want = x[:, -targets:].clone()
+        for i in range(targets):
+            for k in range(4):
+                j = 11 - targets + i - left + k
+                if 0 <= j < 11:
+                    want[:, i] += (weight[:, k] + inner[:, i] @ up[k].T) * x[:, j]
+        y = ops.dynamic_convolution(*inputs, left, True)
+        assert y.dtype == dtype and worst(y, want) <= ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("residual", (False, True))
+@pytest.mark.parametrize("targets", (11, 1))
+def test_gradients_of_dynamic_convolution(device: str, residual: bool, targets: int) -> None:
+    for left in (0, 1, 3):
+        assert torch.autograd.gradcheck(
+            lambda *t, left=left: ops.dynamic_convolution(*t, left, residual), dynamic_inputs(targets, device=device)
+        )
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_opcheck_of_dynamic_convolution(device: str, dtype: torch.dtype) -> None:
+    x, inner, up, weight = dynamic_inputs(dtype=torch.float32, device=device)
+    x = x.detach().to(dtype).requires_grad_()
+    torch.library.opcheck(OPS.dynamic_convolution.default, (x, inner, up, weight), {"left": 3, "residual": True})
+    torch.library.opcheck(OPS.dynamic_convolution.default, (x, inner[:, 4:], up, weight), {"left": 1})
+    kept = [t.detach() for t in (x, x, inner, up, weight)]
+    torch.library.opcheck(OPS._dynamic_convolution_backward.default, tuple(kept), {"left": 3, "residual": True})
+
+
+@pytest.mark.parametrize("device", devices())
+def test_dynamic_convolution_compiles_to_one_graph(device: str) -> None:
+    inputs = dynamic_inputs(device=device)
+
+    def score(*t: Tensor) -> Tensor:
+        return ops.dynamic_convolution(*t, left=3, residual=True).square().sum()
+
+    compiled = torch.compile(score, fullgraph=True, backend="aot_eager")
+    ours = torch.autograd.grad(score(*inputs), inputs)
+    for one, other in zip(torch.autograd.grad(compiled(*inputs), inputs), ours, strict=True):
+        torch.testing.assert_close(one, other)
+    exported = torch.export.export(Scores(), tuple(t.detach() for t in inputs))
+    torch.testing.assert_close(exported.module()(*inputs), score(*inputs))
+
+
+class Scores(torch.nn.Module):
+    def forward(self, x: Tensor, inner: Tensor, up: Tensor, weight: Tensor) -> Tensor:
+        return ops.dynamic_convolution(x, inner, up, weight, left=3, residual=True).square().sum()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_dynamic_convolution_says_what_does_not_fit(device: str) -> None:
+    x, inner, up, weight = dynamic_inputs(device=device)
+    with pytest.raises(RuntimeError, match="contextpool::dynamic_convolution: inner is of rank 2 but up of rank 3"):
+        ops.dynamic_convolution(x, inner[..., :2], up, weight, 3)
+    with pytest.raises(RuntimeError, match="inner has 11 targets but x has only 7 tokens"):
+        ops.dynamic_convolution(x[:, :7], inner, up, weight, 3)

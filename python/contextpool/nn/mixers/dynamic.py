@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...ops import dynamic_convolution
 from .._mixer import Mixer, MixerCache, MixerOptions, check_shape, context_of, last_tokens, tokens_of, without_padding
 from .._padding import real_tokens
 from .._residual import LowRank
@@ -74,6 +75,8 @@ class Dynamic(Mixer):
         h = context_of("dynamic", context, x, real, self.context_features, self.dims)
         right = 0 if self.causal else self.taps // 2
         left = self.taps - 1 - right
+        if self._has_operator(x):
+            return self._convolve(x, h, left)
         if self.dims == 1:
             return x + self._mix(F.pad(x, (0, 0, left, right)), h)
         return x + self._mix(F.pad(x, (left, right, left, right)).movedim(1, -1), h).movedim(-1, 1)
@@ -90,7 +93,19 @@ class Dynamic(Mixer):
         h = context_of("dynamic", context, x, real, self.context_features, self.dims)
         cache.append("features", x)
         cache.length += x.shape[1]
-        return x + self._mix(last_tokens(cache, x.shape[1], self.taps - 1), h)
+        near = last_tokens(cache, x.shape[1], self.taps - 1)
+        return self._convolve(near, h, self.taps - 1) if self._has_operator(x) else x + self._mix(near, h)
+
+    def _has_operator(self, x: Tensor) -> bool:
+        """Rows of low rank, on the CPU."""
+        return self.dims == 1 and not self.heads and x.is_cpu
+
+    def _convolve(self, x: Tensor, h: Tensor, left: int) -> Tensor:
+        """The result for the last tokens of x, those of h, by our operator."""
+        assert isinstance(self.coefficients, LowRank)
+        up = torch.unflatten(self.coefficients.up.weight, 0, (self.taps, self.features))
+        inner = self.coefficients.down(h)
+        return dynamic_convolution(x, inner, up, self.weight.squeeze(1), left, residual=True)
 
     def _shifted(self, padded: Tensor, like: Tensor, k: int) -> Tensor:
         """x_(i - left + k) for all i, features last, of x with what the taps need around it, features last."""
