@@ -111,11 +111,15 @@ TEST(DynamicConvolution, HandlesEmptyTensors) {
     const auto in = leaves(draw_inputs(c, torch::kFloat32));
     const auto y = dynamic_convolution(in[0], in[1], in[2], in[3], c.left);
     EXPECT_EQ(y.size(-2), c.targets);
-    if (y.numel() > 0) EXPECT_LE(error_of(y, formula(in[0], in[1], in[2], in[3], c.left, false)), 1e-6);
+    if (y.numel() > 0) {
+      EXPECT_LE(error_of(y, formula(in[0], in[1], in[2], in[3], c.left, false)), 1e-6);
+    }
     y.sum().backward();
     for (const auto& t : in) {
       EXPECT_TRUE(t.grad().isfinite().all().item<bool>());
-      if (y.numel() == 0) EXPECT_EQ(t.grad().abs().sum().item<double>(), 0);
+      if (y.numel() == 0) {
+        EXPECT_EQ(t.grad().abs().sum().item<double>(), 0);
+      }
     }
   }
 }

@@ -14,6 +14,8 @@ const std::vector<Form> kForms = {
     {"canon", "canon at A and C", "--mix AC=canon"},
     {"dynamic", "dynamic at A and C", "--mix AC=dynamic"},
     {"cp", "ContextPool at O, 16 groups", "--mix O=context_pool --pool-groups 16 --pool-initial-sigma 2"},
+    {"gated", "x + 4 taps + s(x) CP(x) at A and C, 16 groups",
+     "--mix AC=context_pool --mixer-residual gated --pool-taps 4 --pool-groups 16 --pool-initial-sigma 2"},
     {"canon-cp", "canon at A and C, ContextPool at O, 16 groups",
      "--mix AC=canon,O=context_pool --pool-groups 16 --pool-initial-sigma 2"},
 };
