@@ -112,7 +112,7 @@ def flags_of_ours() -> set[str]:
     assert "train" in subcommands and "inspect" in subcommands
     models = ("tiny", "nmt-tiny", "vit-cifar", "resnet-20", "swin-tiny")
     pages = [printed(name) for name in subcommands] + [printed("train", "--model", model) for model in models]
-    pages.append(printed("data", "tokenize"))
+    pages += [printed("data", "tokenize"), printed("bench", "step"), printed("bench", "loader")]
     flags = set(re.findall(r"--[a-z][a-z0-9-]*", "\n".join(line for page in pages for line in page)))
     for header in [*(ROOT / "include/contextpool").rglob("*.h"), *(ROOT / "src/tasks").glob("*.cpp")]:
         flags |= {f"--{name.replace('_', '-')}" for name in re.findall(r'\bf\("(\w+)"', header.read_text())}
