@@ -90,7 +90,7 @@ LanguageModelImpl::LanguageModelImpl(LanguageModelOptions options) : options_(st
     blocks->push_back(blocks_.back());
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
-  head_ = register_module("head", torch::nn::Linear(o.features, o.vocabulary));
+  head_ = register_module("head", nn::Linear(o.features, o.vocabulary));
   reset_parameters();
 }
 

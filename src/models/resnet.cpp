@@ -177,7 +177,7 @@ ResNetImpl::ResNetImpl(ResNetOptions options) : options_(std::move(options)) {
     ends->push_back(ends_.back());
   }
   dropout_ = register_module("drop", torch::nn::Dropout(o.dropout));
-  fc_ = register_module("fc", torch::nn::Linear(stages.back().features, o.classes));
+  fc_ = register_module("fc", nn::Linear(stages.back().features, o.classes));
   reset_parameters();
 }
 

@@ -109,8 +109,8 @@ class WindowAttentionImpl : public torch::nn::Module {
         index_(position_index(o.window)) {
     const auto distances = 2 * window_ - 1;
     table_ = register_parameter("relative_position_bias_table", torch::zeros({distances * distances, heads_}));
-    qkv_ = register_module("qkv", torch::nn::Linear(place.features, 3 * place.features));
-    proj_ = register_module("proj", torch::nn::Linear(place.features, place.features));
+    qkv_ = register_module("qkv", nn::Linear(place.features, 3 * place.features));
+    proj_ = register_module("proj", nn::Linear(place.features, place.features));
   }
 
   // x [B, H, W, C] -> the same
@@ -157,7 +157,7 @@ class WindowAttentionImpl : public torch::nn::Module {
   double dropout_;
   bool shifted_;
   Tensor table_;
-  torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
+  nn::Linear qkv_{nullptr}, proj_{nullptr};
   // What depends on sizes alone; not part of a checkpoint.
   Tensor index_, visible_;
   int64_t height_ = 0, width_ = 0;  // of the map that visible_ is for
@@ -216,7 +216,7 @@ class SwinStageImpl : public torch::nn::Module {
     const auto four = 4 * place.features;
     norm_ = downsample->register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({four})));
     reduction_ = downsample->register_module(
-        "reduction", torch::nn::Linear(torch::nn::LinearOptions(four, 2 * place.features).bias(false)));
+        "reduction", nn::Linear(torch::nn::LinearOptions(four, 2 * place.features).bias(false)));
   }
 
   // x [B, H, W, C] -> [B, ceil(H / 2), ceil(W / 2), 2 C], the last stage: the same shape
@@ -238,7 +238,7 @@ class SwinStageImpl : public torch::nn::Module {
  private:
   std::vector<std::shared_ptr<SwinBlockImpl>> blocks_;
   torch::nn::LayerNorm norm_{nullptr};    // downsample.norm
-  torch::nn::Linear reduction_{nullptr};  // downsample.reduction
+  nn::Linear reduction_{nullptr};  // downsample.reduction
 };
 
 namespace {
@@ -277,7 +277,7 @@ SwinImpl::SwinImpl(SwinOptions options) : options_(std::move(options)) {
     features = place.features;
   });
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({features})));
-  head_ = register_module("head", torch::nn::Linear(features, o.classes));
+  head_ = register_module("head", nn::Linear(features, o.classes));
   reset_parameters();
 }
 

@@ -94,7 +94,7 @@ TranslatorImpl::TranslatorImpl(TranslatorOptions options) : options_(std::move(o
   }
   decoder_norm_ = register_module("decoder_norm", norm());
   if (!o.tied) {
-    head_ = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(o.features, o.vocabulary).bias(false)));
+    head_ = register_module("head", nn::Linear(torch::nn::LinearOptions(o.features, o.vocabulary).bias(false)));
   }
   reset_parameters();
 }

@@ -85,8 +85,8 @@ void MapMixer::reset_parameters() {
 }
 
 MlpImpl::MlpImpl(int64_t features, int64_t hidden, double dropout) : dropout_(dropout) {
-  fc1_ = register_module("fc1", torch::nn::Linear(features, hidden));
-  fc2_ = register_module("fc2", torch::nn::Linear(hidden, features));
+  fc1_ = register_module("fc1", nn::Linear(features, hidden));
+  fc2_ = register_module("fc2", nn::Linear(hidden, features));
 }
 
 Tensor MlpImpl::forward(const Tensor& x) {

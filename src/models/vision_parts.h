@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "contextpool/models/vision.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/mixer.h"
 
 namespace contextpool::models {
@@ -76,7 +77,7 @@ class MlpImpl : public torch::nn::Module {
 
  private:
   double dropout_;
-  torch::nn::Linear fc1_{nullptr}, fc2_{nullptr};
+  nn::Linear fc1_{nullptr}, fc2_{nullptr};
 };
 TORCH_MODULE(Mlp);
 

@@ -54,8 +54,8 @@ class VisionBlockImpl : public torch::nn::Module {
       : options_(o), drop_(drop_probability(o.stochastic_depth, layer, o.layers)) {
     norm1_ = register_module("norm1", layer_norm(o.features));
     const auto attention = register_module("attn", std::make_shared<torch::nn::Module>());
-    qkv_ = attention->register_module("qkv", torch::nn::Linear(o.features, 3 * o.features));
-    proj_ = attention->register_module("proj", torch::nn::Linear(o.features, o.features));
+    qkv_ = attention->register_module("qkv", nn::Linear(o.features, 3 * o.features));
+    proj_ = attention->register_module("proj", nn::Linear(o.features, o.features));
     mixer_ = MapMixer(*this, mixer_options(o, layer));
     norm2_ = register_module("norm2", layer_norm(o.features));
     mlp_ = register_module("mlp", Mlp(o.features, o.feedforward, o.dropout));
@@ -94,7 +94,7 @@ class VisionBlockImpl : public torch::nn::Module {
   VisionTransformerOptions options_;
   double drop_;
   torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
-  torch::nn::Linear qkv_{nullptr}, proj_{nullptr};  // attn.{qkv,proj}
+  nn::Linear qkv_{nullptr}, proj_{nullptr};  // attn.{qkv,proj}
   MapMixer mixer_;
   Mlp mlp_{nullptr};
 };
@@ -115,8 +115,8 @@ VisionTransformerImpl::VisionTransformerImpl(VisionTransformerOptions options) :
     blocks->push_back(blocks_.back());
   }
   norm_ = register_module("norm", layer_norm(o.features));
-  head_ = register_module("head", torch::nn::Linear(o.features, o.classes));
-  if (o.distilled) head_dist_ = register_module("head_dist", torch::nn::Linear(o.features, o.classes));
+  head_ = register_module("head", nn::Linear(o.features, o.classes));
+  if (o.distilled) head_dist_ = register_module("head_dist", nn::Linear(o.features, o.classes));
   reset_parameters();
 }
 

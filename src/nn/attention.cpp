@@ -48,8 +48,8 @@ AttentionImpl::AttentionImpl(AttentionOptions options) : options_(std::move(opti
   TORCH_CHECK_VALUE(options_.dropout >= 0 && options_.dropout < 1, "Attention: dropout must be in [0, 1), but is ",
                     options_.dropout);
   check_reach(options_);
-  qkv_ = register_module("qkv", torch::nn::Linear(options_.features, 3 * options_.features));
-  out_ = register_module("out", torch::nn::Linear(options_.features, options_.features));
+  qkv_ = register_module("qkv", Linear(options_.features, 3 * options_.features));
+  out_ = register_module("out", Linear(options_.features, options_.features));
   if (options_.reach.kind == "adaptive_span") span = register_parameter("span", torch::zeros({options_.heads}));
   if (options_.reach.kind == "local") {
     local_ = register_module("local", LocalWindows(options_.heads, options_.features / options_.heads));

@@ -74,8 +74,8 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options) : op
   }
   norm2_ = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));
   const auto feedforward = register_module("feedforward", std::make_shared<torch::nn::Module>());
-  up_ = feedforward->register_module("up", torch::nn::Linear(o.features, o.feedforward));
-  down_ = feedforward->register_module("down", torch::nn::Linear(o.feedforward, o.features));
+  up_ = feedforward->register_module("up", Linear(o.features, o.feedforward));
+  down_ = feedforward->register_module("down", Linear(o.feedforward, o.features));
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
 }
 

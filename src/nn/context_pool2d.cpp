@@ -59,8 +59,8 @@ void ContextPool2dImpl::reset() {
   }
   if (pairwise_weights(options_)) {
     const auto linear = torch::nn::LinearOptions(options_.features, options_.features).bias(false);
-    theta_ = register_module("theta", torch::nn::Linear(linear));
-    phi_ = register_module("phi", torch::nn::Linear(linear));
+    theta_ = register_module("theta", Linear(linear));
+    phi_ = register_module("phi", Linear(linear));
   }
 }
 

@@ -43,9 +43,9 @@ CrossAttentionImpl::CrossAttentionImpl(CrossAttentionOptions options) : options_
                     "CrossAttention: features must be a multiple of heads, but are ", o.features, " and ", o.heads);
   TORCH_CHECK_VALUE(o.dropout >= 0 && o.dropout < 1, "CrossAttention: dropout must be in [0, 1), but is ", o.dropout);
   TORCH_CHECK_VALUE(o.area_width > 0, "CrossAttention: area_width must be positive, but is ", o.area_width);
-  q_ = register_module("q", torch::nn::Linear(o.features, o.features));
-  kv_ = register_module("kv", torch::nn::Linear(o.features, 2 * o.features));
-  out_ = register_module("out", torch::nn::Linear(o.features, o.features));
+  q_ = register_module("q", Linear(o.features, o.features));
+  kv_ = register_module("kv", Linear(o.features, 2 * o.features));
+  out_ = register_module("out", Linear(o.features, o.features));
   if (o.kind == "local") local_ = register_module("local", LocalWindows(o.heads, o.features / o.heads));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "contextpool/nn/linear.h"
 #include "nn/context_pool_options.h"
 
 namespace contextpool::nn {
@@ -76,7 +77,7 @@ std::shared_ptr<torch::nn::Module> module_of(const Layer& layer) {
 
 std::shared_ptr<torch::nn::Module> make_layer(const ContextPoolOptions& options, int64_t dims, int64_t in,
                                               int64_t out) {
-  if (options.predictor == "mlp") return module_of(torch::nn::Linear(in, out));
+  if (options.predictor == "mlp") return module_of(Linear(in, out));
   if (dims == 1) return module_of(torch::nn::Conv1d(torch::nn::Conv1dOptions(in, out, options.kernel)));
   return module_of(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, options.kernel)));
 }

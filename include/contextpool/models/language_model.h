@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "contextpool/nn/block.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/positions.h"
 
 namespace contextpool::models {
@@ -153,7 +154,7 @@ class LanguageModelImpl : public torch::nn::Module {
   torch::nn::Dropout dropout_{nullptr};
   std::vector<nn::TransformerBlock> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
-  torch::nn::Linear head_{nullptr};
+  nn::Linear head_{nullptr};
 };
 TORCH_MODULE(LanguageModel);
 

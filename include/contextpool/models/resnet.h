@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "contextpool/models/vision.h"
+#include "contextpool/nn/linear.h"
 
 namespace contextpool::models {
 
@@ -89,7 +90,7 @@ class ResNetImpl : public ImageClassifier {
   std::vector<std::vector<std::shared_ptr<ResidualBlockImpl>>> stages_;  // layer1, layer2, ...
   std::vector<std::shared_ptr<StageEndImpl>> ends_;
   torch::nn::Dropout dropout_{nullptr};
-  torch::nn::Linear fc_{nullptr};
+  nn::Linear fc_{nullptr};
 };
 TORCH_MODULE(ResNet);
 

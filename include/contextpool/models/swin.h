@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "contextpool/models/vision.h"
+#include "contextpool/nn/linear.h"
 
 namespace contextpool::models {
 
@@ -89,7 +90,7 @@ class SwinImpl : public ImageClassifier {
   torch::nn::Dropout dropout_{nullptr};
   std::vector<std::shared_ptr<SwinStageImpl>> stages_;
   torch::nn::LayerNorm norm_{nullptr};
-  torch::nn::Linear head_{nullptr};
+  nn::Linear head_{nullptr};
 };
 TORCH_MODULE(Swin);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "contextpool/nn/decoder_block.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/positions.h"
 
 namespace contextpool::models {
@@ -172,7 +173,7 @@ class TranslatorImpl : public torch::nn::Module {
   std::vector<nn::TransformerBlock> encoder_;
   std::vector<nn::DecoderBlock> decoder_;
   torch::nn::LayerNorm encoder_norm_{nullptr}, decoder_norm_{nullptr};
-  torch::nn::Linear head_{nullptr};  // null where tied
+  nn::Linear head_{nullptr};  // null where tied
 };
 TORCH_MODULE(Translator);
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "contextpool/models/vision.h"
+#include "contextpool/nn/linear.h"
 
 namespace contextpool::models {
 
@@ -94,7 +95,7 @@ class VisionTransformerImpl : public ImageClassifier {
   torch::nn::Dropout dropout_{nullptr};
   std::vector<std::shared_ptr<VisionBlockImpl>> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
-  torch::nn::Linear head_{nullptr}, head_dist_{nullptr};
+  nn::Linear head_{nullptr}, head_dist_{nullptr};
 };
 TORCH_MODULE(VisionTransformer);
 

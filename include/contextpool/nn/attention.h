@@ -18,6 +18,7 @@
 #include <string>
 
 #include "contextpool/nn/context_pool.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/local_attention.h"
 #include "contextpool/nn/positions.h"
 
@@ -83,7 +84,7 @@ class AttentionImpl : public torch::nn::Module {
   double dropout_now() const { return is_training() ? options_.dropout : 0; }
 
   AttentionOptions options_;
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr};
+  Linear qkv_{nullptr}, out_{nullptr};
   LocalWindows local_{nullptr};  // of local attention
 };
 TORCH_MODULE(Attention);

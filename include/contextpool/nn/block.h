@@ -26,6 +26,7 @@
 #include "contextpool/nn/attention.h"
 #include "contextpool/nn/context_pool.h"
 #include "contextpool/nn/depthwise.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/mixer.h"
 #include "contextpool/nn/positions.h"
 
@@ -136,7 +137,7 @@ class TransformerBlockImpl : public torch::nn::Module {
   Attention attention_{nullptr};
   std::array<std::shared_ptr<MixerImpl>, kPlaces.size()> mixers_;
   torch::nn::Dropout dropout_{nullptr};
-  torch::nn::Linear up_{nullptr}, down_{nullptr};  // feedforward.{up,down}
+  Linear up_{nullptr}, down_{nullptr};  // feedforward.{up,down}
 };
 TORCH_MODULE(TransformerBlock);
 

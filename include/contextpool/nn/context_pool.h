@@ -17,6 +17,7 @@
 
 #include "contextpool/nn/cache.h"
 #include "contextpool/nn/context_pool_options.h"
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/padding.h"
 
 namespace contextpool::nn {
@@ -77,7 +78,7 @@ class ContextPool1dImpl : public torch::nn::Cloneable<ContextPool1dImpl> {
 
   ContextPoolOptions options_;
   std::shared_ptr<PredictorImpl> predictor_;         // predictor.{conv1,conv2,fc1,fc2}.{weight,bias}
-  torch::nn::Linear theta_{nullptr}, phi_{nullptr};  // theta.weight, phi.weight of "nonlocal"
+  Linear theta_{nullptr}, phi_{nullptr};  // theta.weight, phi.weight of "nonlocal"
 };
 TORCH_MODULE(ContextPool1d);
 
@@ -104,7 +105,7 @@ class ContextPool2dImpl : public torch::nn::Cloneable<ContextPool2dImpl> {
 
   ContextPool2dOptions options_;
   std::shared_ptr<PredictorImpl> predictor_;
-  torch::nn::Linear theta_{nullptr}, phi_{nullptr};
+  Linear theta_{nullptr}, phi_{nullptr};
 };
 TORCH_MODULE(ContextPool2d);
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "contextpool/nn/linear.h"
 #include "contextpool/nn/local_attention.h"
 #include "contextpool/nn/padding.h"
 
@@ -57,7 +58,7 @@ class CrossAttentionImpl : public torch::nn::Module {
 
  private:
   CrossAttentionOptions options_;
-  torch::nn::Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
+  Linear q_{nullptr}, kv_{nullptr}, out_{nullptr};
   LocalWindows local_{nullptr};  // of kind local
 };
 TORCH_MODULE(CrossAttention);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "contextpool/ops/dynamic_convolution.h"
+#include "contextpool/nn/linear.h"
 #include "nn/mixers/mixers.h"
 #include "nn/mixers/residual.h"
 
@@ -43,7 +44,7 @@ class DynamicImpl : public MixerImpl {
   MixerOptions options_;
   Tensor weight_;
   LowRank low_rank_{nullptr};
-  torch::nn::Linear by_head_{nullptr};
+  Linear by_head_{nullptr};
 };
 
 DynamicImpl::DynamicImpl(const MixerOptions& options) : options_(options) {
@@ -61,7 +62,7 @@ DynamicImpl::DynamicImpl(const MixerOptions& options) : options_(options) {
   weight_ = register_parameter("weight", torch::empty(shape));
   if (o.heads > 0) {
     const auto linear = torch::nn::LinearOptions(o.context_features, all_taps() * o.heads).bias(false);
-    by_head_ = register_module("coefficients", torch::nn::Linear(linear));
+    by_head_ = register_module("coefficients", Linear(linear));
   } else {
     low_rank_ = register_module("coefficients", LowRank(o.context_features, o.rank, all_taps() * o.features));
   }

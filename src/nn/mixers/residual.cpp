@@ -11,8 +11,8 @@ constexpr double kScale = 0.5;  // at first, of either sign
 }  // namespace
 
 LowRankImpl::LowRankImpl(int64_t in, int64_t rank, int64_t out) {
-  down = register_module("down", torch::nn::Linear(torch::nn::LinearOptions(in, rank).bias(false)));
-  up = register_module("up", torch::nn::Linear(torch::nn::LinearOptions(rank, out).bias(false)));
+  down = register_module("down", Linear(torch::nn::LinearOptions(in, rank).bias(false)));
+  up = register_module("up", Linear(torch::nn::LinearOptions(rank, out).bias(false)));
   torch::nn::init::zeros_(up->weight);
 }
 

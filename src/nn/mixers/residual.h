@@ -7,6 +7,8 @@
 
 #include <torch/torch.h>
 
+#include "contextpool/nn/linear.h"
+
 #include <string>
 #include <vector>
 
@@ -19,7 +21,7 @@ class LowRankImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& h);
   void reset_parameters();
 
-  torch::nn::Linear down{nullptr}, up{nullptr};
+  Linear down{nullptr}, up{nullptr};
 };
 TORCH_MODULE(LowRank);
 
