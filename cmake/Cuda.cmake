@@ -80,7 +80,7 @@ else()
     file(WRITE "${PROJECT_BINARY_DIR}/cuda_check/c10/cuda/impl/cuda_cmake_macros.h"
          "#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
     add_library(contextpool_ops_cuda OBJECT EXCLUDE_FROM_ALL src/ops/cuda/pool1d.cpp src/ops/cuda/pool2d.cpp
-                                             ${_step_glue})
+                                             src/runtime/graph.cpp ${_step_glue})
     target_include_directories(contextpool_ops_cuda PRIVATE src include)
     target_include_directories(contextpool_ops_cuda SYSTEM PRIVATE "${PROJECT_BINARY_DIR}/cuda_check")
     target_link_libraries(contextpool_ops_cuda PRIVATE contextpool::torch_cpu CUDA::cudart)

@@ -52,6 +52,9 @@ void add_step_flags(CLI::App& app, BenchFlags& f) {
   run("--optimizer", f.options.optimizer.kind, "adamw or sgd");
   run("--ema", f.options.ema, "decay of an average of the weights; 0: none");
   run("--device", f.options.device, "auto, cpu, cuda or cuda:N");
+  app.add_flag("--cuda-graphs", f.options.cuda_graphs, "on a GPU, replay recorded steps, as train does")
+      ->group(kRun)
+      ->default_str("true");
   run("--threads", f.threads, "of the CPU; 0: as many as PyTorch chooses");
   run("--peak", f.peak, "TFLOP/s of which MFU is the share; 0: what the GPU's data sheet says, where it is known");
   app.add_flag("--profile", f.profile, "print the time by kind of work and by operator")
@@ -131,6 +134,7 @@ void measure(Models& all, std::int64_t steps, bool cpu) {
   const auto turn = static_cast<int>(std::min<std::int64_t>(steps, cpu ? 1 : kTurnOnGpu));
   for (auto& model : all) model->warm_up(kWarmUp);
   for (auto& model : all) model->measure_memory();
+  for (auto& model : all) model->record_steps();
   for (std::int64_t done = 0; done < steps; done += turn) {
     for (auto& model : all) model->take_turn(turn);
   }
@@ -260,7 +264,11 @@ int bench_step(const Arguments& arguments) {
   std::cout << (device.is_cpu() ? "CPU, " + std::to_string(at::get_num_threads()) + " threads"
                                 : device.str() + (name.empty() ? "" : " " + name))
             << ", " << (f.options.bfloat16 ? "bfloat16" : "float32") << ", rows of " << f.length << ", batch "
-            << f.batch << ", medians of " << f.steps << " steps of each, in turns; " << version() << "\n\n";
+            << f.batch << (all.front()->replaying() ? ", CUDA graphs" : "") << ", medians of " << f.steps
+            << " steps of each, in turns; " << version() << "\n\n";
+  for (auto& model : all) {
+    for (const auto& note : model->take_notes()) std::cerr << model->name() << ": " << note << "\n";
+  }
   print_costs(all, kind.unit(), f.peak > 0 ? std::optional(f.peak) : known);
   ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);  // NOLINT: else the profiler talks on stderr
   for (auto& model : all) {

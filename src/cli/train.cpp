@@ -136,6 +136,10 @@ void TrainFlags::add_other_flags(CLI::App& app) {
   other("--seed", o.seed, "of initial weights, data order and dropout");
   app.add_flag("--bfloat16", o.bfloat16, "matrix products in bfloat16")->group(kTrain)->default_str("false");
   other("--device", o.device, "auto, cpu, cuda or cuda:N");
+  app.add_flag("--cuda-graphs", o.cuda_graphs,
+               "on a GPU, record a step whose shapes stay and replay it; --cuda-graphs=false launches kernel by kernel")
+      ->group(kTrain)
+      ->default_str("true");
   other("--threads", threads, "of the CPU; 0: as many as PyTorch chooses");
   other("--loaders", o.loaders, "threads that make the next batches; 0: each is made when it is needed");
   other("--checkpoint-every", o.checkpoint_every, "steps; the dev data are scored before each checkpoint");

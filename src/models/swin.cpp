@@ -237,8 +237,8 @@ class SwinStageImpl : public torch::nn::Module {
 
  private:
   std::vector<std::shared_ptr<SwinBlockImpl>> blocks_;
-  torch::nn::LayerNorm norm_{nullptr};    // downsample.norm
-  nn::Linear reduction_{nullptr};  // downsample.reduction
+  torch::nn::LayerNorm norm_{nullptr};  // downsample.norm
+  nn::Linear reduction_{nullptr};       // downsample.reduction
 };
 
 namespace {

@@ -62,16 +62,19 @@ torch::Tensor PositionsImpl::table(const torch::Tensor& x, int64_t first, const 
   const bool rotary = options_.kind == "rotary";
   const auto count = x.size(1);
   const auto type = rotary ? complex_type(x.scalar_type()) : x.scalar_type();
-  const bool fits = table_.defined() && table_.device() == x.device() && table_.scalar_type() == type;
-  if (!fits || table_.size(0) < first + count) {
-    const c10::InferenceMode no_inference(false);  // the table may be needed in training later
-    const torch::NoGradGuard no_grad;
-    const auto rows = std::max(first + count, fits ? 2 * table_.size(0) : 0);
-    const auto angle = angles(rows, rotary ? options_.features / options_.heads : options_.features, x.device());
-    table_ = rotary ? torch::polar(torch::ones_like(angle), angle).to(type)
-                    : torch::stack({angle.sin(), angle.cos()}, -1).flatten(1).to(type);
+  int64_t longest = 0;
+  for (const auto& table : tables_) {
+    if (table.device() != x.device() || table.scalar_type() != type) continue;
+    longest = std::max(longest, table.size(0));
+    if (table.size(0) >= first + count) return at.defined() ? table.index({at}) : table.narrow(0, first, count);
   }
-  return at.defined() ? table_.index({at}) : table_.narrow(0, first, count);
+  const c10::InferenceMode no_inference(false);  // the table may be needed in training later
+  const torch::NoGradGuard no_grad;
+  const auto rows = std::max(first + count, 2 * longest);
+  const auto angle = angles(rows, rotary ? options_.features / options_.heads : options_.features, x.device());
+  tables_.push_back(rotary ? torch::polar(torch::ones_like(angle), angle).to(type)
+                           : torch::stack({angle.sin(), angle.cos()}, -1).flatten(1).to(type));
+  return table(x, first, at);
 }
 
 torch::Tensor positions_of(const torch::Tensor& real) {

@@ -74,26 +74,30 @@ class Classification : public Task {
     return {std::move(tensors), static_cast<double>(count), count, /*stay=*/1};
   }
 
-  Tensor loss(const std::vector<Tensor>& batch, bool bfloat16) override {
+  // The augmented pictures and their labels; where pictures may be mixed, targets [rows, classes] instead.
+  std::vector<Tensor> inputs(std::vector<Tensor> batch) override {
     auto images = data_->images(batch);
+    const auto& labels = batch[batch.size() - 2];
+    if (mix_.mixup == 0 && mix_.cutmix == 0) return {formatted(images), labels};
     const auto mix = mix_of(batch.back());
-    const bool mixes = mix.lambda < 1;
-    if (mixes) images = data::mix_batch(images, mix);
+    if (mix.lambda < 1) images = data::mix_batch(images, mix);
+    return {formatted(images), data::mix_targets(labels, classes_, mix, options_.label_smoothing).to(torch::kFloat)};
+  }
+
+  bool replayable() const override { return true; }
+
+  Tensor loss(const std::vector<Tensor>& inputs, bool bfloat16) override {
+    const auto &images = inputs[0], &targets = inputs[1];
     Tensor logits;
     {
       const runtime::Autocast autocast(device(), bfloat16);
-      logits = classifier().forward(formatted(images));
+      logits = classifier().forward(images);
     }
     logits = logits.to(torch::kFloat);
-    const auto& labels = batch[batch.size() - 2];
-    const auto sum = [&](const Tensor& of) {
-      if (!mixes) {
-        return F::cross_entropy(
-            of, labels, F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(options_.label_smoothing));
-      }
-      const auto targets = data::mix_targets(labels, classes_, mix, options_.label_smoothing);
-      return F::cross_entropy(of, targets.to(torch::kFloat), F::CrossEntropyFuncOptions().reduction(torch::kSum));
-    };
+    const bool smoothed = targets.dim() == 2;
+    const auto options =
+        F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothed ? 0 : options_.label_smoothing);
+    const auto sum = [&](const Tensor& of) { return F::cross_entropy(of, targets, options); };
     // Without a teacher both heads of a distilled model learn from the labels.
     return logits.dim() == 3 ? (sum(logits.select(1, 0)) + sum(logits.select(1, 1))) / 2 : sum(logits);
   }

@@ -131,6 +131,9 @@ torch::Tensor LanguageModelTask::logits(const torch::Tensor& tokens, bool bfloat
   return language_model_->forward(tokens);
 }
 
+// Adaptive spans say which part of a row is computed.
+bool LanguageModelTask::replayable() const { return model_options().get<std::string>("attention") != "adaptive_span"; }
+
 torch::Tensor LanguageModelTask::regularizer() { return language_model_->span_loss(); }
 
 void LanguageModelTask::after_step() { language_model_->clamp_spans(); }

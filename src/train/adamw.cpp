@@ -12,7 +12,7 @@ AdamW::AdamW(const std::vector<Trainable>& parameters, OptimizerOptions options)
   t_ = torch::zeros({}, torch::dtype(torch::kFloat).device(parameters.front().parameter.device()));
 }
 
-void AdamW::step_unless(const torch::Tensor& skip, double lr) {
+void AdamW::step_unless(const torch::Tensor& skip, const torch::Tensor& lr) {
   const torch::NoGradGuard no_grad;
   const auto found_infinite = skip.defined() ? std::optional(skip) : std::nullopt;
   t_.add_(1);
@@ -21,7 +21,7 @@ void AdamW::step_unless(const torch::Tensor& skip, double lr) {
   if (skip.defined()) t_.sub_(skip);
 }
 
-void AdamW::update(bool decays, const std::optional<torch::Tensor>& skip, double lr) {
+void AdamW::update(bool decays, const std::optional<torch::Tensor>& skip, const torch::Tensor& lr) {
   std::vector<torch::Tensor> p, g, m, v;
   for (const auto& e : entries_) {
     if (!e.of.parameter.grad().defined() || e.of.decays != decays) continue;
@@ -32,9 +32,12 @@ void AdamW::update(bool decays, const std::optional<torch::Tensor>& skip, double
   }
   if (p.empty()) return;
   const std::vector<torch::Tensor> t(p.size(), t_);
-  at::_fused_adamw_(p, g, m, v, /*max_exp_avg_sqs=*/{}, t, lr, options_.beta1, options_.beta2,
-                    decays ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
-                    /*grad_scale=*/{}, skip);
+  const auto run = [&](const auto& rate) {
+    at::_fused_adamw_(p, g, m, v, /*max_exp_avg_sqs=*/{}, t, rate, options_.beta1, options_.beta2,
+                      decays ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+                      /*grad_scale=*/{}, skip);
+  };
+  lr.is_cpu() ? run(lr.item<double>()) : run(lr);
 }
 
 io::NamedTensors AdamW::state() const {

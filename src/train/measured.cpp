@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kBatches = 4;  // different ones, in turn
 constexpr double kBackward = 2;       // forward passes that a backward pass costs
+constexpr int kStepsUntilRecorded = 4;
 
 tasks::StepPlace place_of(const TrainOptions& options, std::int64_t step) {
   const auto& stage = options.stages.front();
@@ -51,6 +52,7 @@ MeasuredModel::MeasuredModel(std::string name, const models::Family& family, con
   torch::manual_seed(static_cast<std::uint64_t>(options.seed));
   task_->build(device_);
   updater_ = std::make_unique<Updater>(task_, options, std::make_shared<runtime::Processes>());
+  updater_->set_recording(false);
   for (std::int64_t i = 0; i < kBatches; ++i) {
     batches_.push_back(make_step_batch(*task_, options, place_of(options, i), /*rank=*/0));
     for (const auto& part : batches_.back()) units_ += static_cast<double>(part.units) / kBatches;
@@ -67,6 +69,11 @@ void MeasuredModel::step() {
 
 void MeasuredModel::warm_up(int steps) {
   for (int i = 0; i < steps; ++i) step();
+}
+
+void MeasuredModel::record_steps() {
+  updater_->set_recording(true);
+  warm_up(kStepsUntilRecorded);
 }
 
 void MeasuredModel::take_turn(int steps) {

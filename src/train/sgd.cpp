@@ -10,8 +10,35 @@ Sgd::Sgd(const std::vector<Trainable>& parameters, OptimizerOptions options) : o
   }
 }
 
-void Sgd::step_unless(const torch::Tensor& skip, double lr) {
+void Sgd::step_unless(const torch::Tensor& skip, const torch::Tensor& lr) {
   const torch::NoGradGuard no_grad;
+  if (entries_.front().of.parameter.is_cuda()) {
+    fused_step(skip, lr, /*decays=*/true);
+    fused_step(skip, lr, /*decays=*/false);
+  } else {
+    step_by_operators(skip, lr.item<double>());
+  }
+}
+
+// With momentum 0 a buffer is neither read nor written.
+void Sgd::fused_step(const torch::Tensor& skip, const torch::Tensor& lr, bool decays) {
+  std::vector<torch::Tensor> p, g, b;
+  for (const auto& e : entries_) {
+    if (!e.of.parameter.grad().defined() || e.of.decays != decays) continue;
+    p.push_back(e.of.parameter);
+    g.push_back(e.of.parameter.grad());
+    if (e.b.defined()) b.push_back(e.b);
+  }
+  if (p.empty()) return;
+  const auto run = [&](const auto& rate) {
+    at::_fused_sgd_(p, g, b, decays ? options_.weight_decay : 0, options_.momentum, rate, /*dampening=*/0,
+                    options_.nesterov, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{},
+                    skip.defined() ? std::optional(skip) : std::nullopt);
+  };
+  lr.is_cpu() ? run(lr.item<double>()) : run(lr);
+}
+
+void Sgd::step_by_operators(const torch::Tensor& skip, double lr) {
   const auto skips = skip.defined() ? skip > 0 : torch::Tensor();
   std::vector<torch::Tensor> p, g, b;
   for (const auto& e : entries_) {

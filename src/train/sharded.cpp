@@ -57,7 +57,7 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<Trainable>& parameters, con
   mine_ = make_optimizer(mine, options);
 }
 
-void ShardedOptimizer::step_unless(const torch::Tensor& skip, double lr) {
+void ShardedOptimizer::step_unless(const torch::Tensor& skip, const torch::Tensor& lr) {
   const torch::NoGradGuard no_grad;
   mine_->step_unless(skip, lr);
   // One message for each owner: its parameters in a row.

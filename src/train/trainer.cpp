@@ -388,6 +388,7 @@ void Trainer::record(const StepReport& told) {
   try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, told.step); });
   observer_.on_step(told);
   for (const auto& note : task_->take_notes()) observer_.on_message(note);
+  for (const auto& note : updater_->take_notes()) observer_.on_message(note);
 }
 
 void Trainer::save(const std::optional<tasks::Score>& dev) {

@@ -6,12 +6,14 @@
 #include "contextpool/data/random.h"
 #include "contextpool/io/safetensors.h"
 #include "contextpool/runtime/casts.h"
+#include "contextpool/runtime/graph.h"
 #include "contextpool/train/sharded.h"
 
 namespace contextpool::train {
 namespace {
 
-constexpr std::uint64_t kDropout = 1;  // tells dropout's random numbers from the rows of a batch
+constexpr std::uint64_t kDropout = 1;     // tells dropout's random numbers from the rows of a batch
+constexpr int kAlikeBeforeRecording = 2;  // steps after the first of their shapes
 
 std::int64_t first_part(const TrainOptions& options, int rank) { return rank * options.accumulate; }
 
@@ -35,9 +37,40 @@ std::unique_ptr<Optimizer> optimizer_for(const std::vector<Trainable>& parameter
   return std::make_unique<ShardedOptimizer>(parameters, options.optimizer, processes);
 }
 
+// The sizes and types of a part's tensors, those that stay on the CPU last; nothing where parts differ.
+std::vector<std::pair<std::vector<std::int64_t>, torch::ScalarType>> shapes_of(const StepBatch& batch) {
+  const auto of_part = [](const tasks::Batch& part) {
+    std::vector<std::pair<std::vector<std::int64_t>, torch::ScalarType>> shapes;
+    for (const auto& tensor : part.tensors) shapes.emplace_back(tensor.sizes().vec(), tensor.scalar_type());
+    return shapes;
+  };
+  auto shapes = of_part(batch.front());
+  for (const auto& part : batch) {
+    if (of_part(part) != shapes) return {};
+  }
+  shapes.push_back({{static_cast<std::int64_t>(batch.size())}, torch::kLong});
+  return shapes;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, const tasks::StepPlace& place,
+                          int rank) {
+  StepBatch made;
+  for (std::int64_t part = 0; part < options.accumulate; ++part) {
+    made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
+    if (task.device().is_cpu()) continue;
+    auto& tensors = made.back().tensors;
+    for (std::size_t i = 0; i + made.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
+  }
+  return made;
+}
+
 // Small tensors as they are when this is made. A row for each type: a kernel for each tensor would cost more than the
 // copy itself.
-class Remembered {
+class Updater::Remembered {
  public:
   explicit Remembered(const std::vector<torch::Tensor>& tensors) {
     for (const auto& tensor : tensors) by_type_[tensor.scalar_type()].push_back(tensor);
@@ -66,20 +99,6 @@ class Remembered {
   std::map<torch::ScalarType, torch::Tensor> rows_;
 };
 
-}  // namespace
-
-StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, const tasks::StepPlace& place,
-                          int rank) {
-  StepBatch made;
-  for (std::int64_t part = 0; part < options.accumulate; ++part) {
-    made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
-    if (task.device().is_cpu()) continue;
-    auto& tensors = made.back().tensors;
-    for (std::size_t i = 0; i + made.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
-  }
-  return made;
-}
-
 Updater::Updater(std::shared_ptr<tasks::Task> task, const TrainOptions& options,
                  std::shared_ptr<runtime::Processes> processes)
     : task_(std::move(task)),
@@ -91,53 +110,145 @@ Updater::Updater(std::shared_ptr<tasks::Task> task, const TrainOptions& options,
   for (const auto& [name, tensor] : tensors) processes_->broadcast(tensor, /*from=*/0);
   gradients_ = processes_->sum_gradients(tensors_of(parameters_));
   optimizer_ = optimizer_for(parameters_, options_, *processes_);
+  const auto device = task_->device();
+  const auto scalar = [&](torch::ScalarType type) { return torch::zeros({}, torch::dtype(type).device(device)); };
+  total_ = scalar(torch::kDouble);
+  weight_ = scalar(torch::kFloat);
+  lr_ = scalar(device.is_cpu() ? torch::kDouble : torch::kFloat);
+  can_record_ =
+      options_.cuda_graphs && processes_->size() == 1 && runtime::Graph::available(device) && task_->replayable();
+  records_ = can_record_;
   // Only the process that scores and saves needs the average.
   if (options_.ema > 0 && processes_->first()) average_.emplace(tensors, options_.ema);
 }
 
+// The graphs of a step: its first part, each further part, and the update.
+struct Updater::Recorded {
+  std::vector<torch::Tensor> inputs;  // of a part, which are filled before it is replayed
+  std::unique_ptr<runtime::Graph> first, further, update;
+  torch::Tensor figures;
+};
+
+Updater::~Updater() = default;
+
 Updater::Done Updater::step(const StepBatch& batch, std::int64_t step, double lr) {
   task_->model()->train();
-  zero_gradients(parameters_);
   const auto [weight, units] = count(batch);
-  Remembered buffers(buffers_);
-  const auto loss = backward(batch, step, weight);
-
-  const torch::NoGradGuard no_grad;
-  const auto norm = gradient_norm(parameters_).to(torch::kDouble);
-  const auto skip = loss.isfinite().logical_and_(norm.isfinite()).logical_not_().to(torch::kFloat);
-  if (options_.clip > 0) scale_gradients(parameters_, (options_.clip / norm).clamp_max(1));
-  optimizer_->step_unless(skip, lr);
-  buffers.restore_if(skip);
-  task_->after_step();  // of a step that was skipped it finds what it left after the one before
-  if (average_) average_->update(skip);
-  return {torch::stack({loss, norm}), units};
-}
-
-torch::Tensor Updater::backward(const StepBatch& batch, std::int64_t step, double weight) {
-  const auto device = task_->device();
-  const auto first = static_cast<std::uint64_t>(first_part(options_, processes_->rank()));
+  weight_.fill_(weight);
+  lr_.fill_(lr);
+  if (replays(batch)) return {replay(batch, step), units};
+  zero_gradients(parameters_);
   // Weights are cast to bfloat16 for the first part, and not again for the others.
   const runtime::KeepCasts keep_casts;
-  auto total = torch::zeros({}, torch::dtype(torch::kDouble).device(device));
+  begin();
   for (std::size_t part = 0; part < batch.size(); ++part) {
-    torch::manual_seed(data::random_bits(
-        {static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step), first + part, kDropout}));
-    auto tensors = batch[part].tensors;
-    for (std::size_t i = 0; i + batch[part].stay < tensors.size(); ++i) {
-      tensors[i] = tensors[i].to(device, /*non_blocking=*/true);
-    }
-    const auto loss = task_->loss(tensors, options_.bfloat16) / weight;
-    if (gradients_ && part + 1 == batch.size()) {
-      regularize(processes_->size());  // its share, before all gradients are summed
-      gradients_->backward(loss);
-    } else {
-      loss.backward();
-    }
-    total += loss.detach();
+    seed_part(step, part);
+    add_part(inputs_of(batch[part]), /*last=*/part + 1 == batch.size());
   }
+  return {update(), units};
+}
+
+void Updater::begin() {
+  total_.zero_();
+  buffers_before_ = std::make_unique<Remembered>(buffers_);
+}
+
+void Updater::seed_part(std::int64_t step, std::size_t part) {
+  const auto first = static_cast<std::uint64_t>(first_part(options_, processes_->rank()));
+  torch::manual_seed(data::random_bits(
+      {static_cast<std::uint64_t>(options_.seed), static_cast<std::uint64_t>(step), first + part, kDropout}));
+}
+
+std::vector<torch::Tensor> Updater::inputs_of(const tasks::Batch& part) {
+  auto tensors = part.tensors;
+  for (std::size_t i = 0; i + part.stay < tensors.size(); ++i) {
+    tensors[i] = tensors[i].to(task_->device(), /*non_blocking=*/true);
+  }
+  return task_->inputs(std::move(tensors));
+}
+
+void Updater::add_part(const std::vector<torch::Tensor>& inputs, bool last) {
+  const auto loss = task_->loss(inputs, options_.bfloat16) / weight_;
+  if (gradients_ && last) {
+    regularize(processes_->size());  // its share, before all gradients are summed
+    gradients_->backward(loss);
+  } else {
+    loss.backward();
+  }
+  total_ += loss.detach();
+}
+
+torch::Tensor Updater::update() {
   if (!gradients_) regularize(1);
-  processes_->sum_in_place(total);
-  return total;
+  const torch::NoGradGuard no_grad;
+  processes_->sum_in_place(total_);
+  const auto norm = gradient_norm(parameters_).to(torch::kDouble);
+  const auto skip = total_.isfinite().logical_and_(norm.isfinite()).logical_not_().to(torch::kFloat);
+  if (options_.clip > 0) scale_gradients(parameters_, (options_.clip / norm).clamp_max(1));
+  optimizer_->step_unless(skip, lr_);
+  buffers_before_->restore_if(skip);
+  task_->after_step();  // of a step that was skipped it finds what it left after the one before
+  if (average_) average_->update(skip);
+  return torch::stack({total_, norm});
+}
+
+// A step is recorded when some like it have been taken: what is made once (tables of positions, plans of cuDNN) is then
+// there. What was recorded stays while steps of other shapes come now and then, such as the last of an epoch.
+bool Updater::replays(const StepBatch& batch) {
+  if (!records_) return false;
+  auto shapes = shapes_of(batch);
+  if (recorded_ && shapes == recorded_shapes_) return true;
+  alike_ = shapes == shapes_before_ ? alike_ + 1 : 0;
+  shapes_before_ = std::move(shapes);
+  if (alike_ < kAlikeBeforeRecording || shapes_before_.empty()) return false;
+  try {
+    record(batch);
+  } catch (const std::exception& e) {
+    can_record_ = records_ = false;
+    recorded_.reset();
+    note_ = std::string("steps are launched kernel by kernel, since one could not be recorded as a CUDA graph: ") +
+            first_line(e.what());
+  }
+  return records_;
+}
+
+void Updater::record(const StepBatch& batch) {
+  recorded_.reset();  // its memory first
+  auto made = std::make_unique<Recorded>();
+  for (const auto& input : inputs_of(batch.front())) made->inputs.push_back(input.clone());
+  const auto graph = [&](const runtime::Graph* before, const std::function<void()>& work) {
+    auto recorded = std::make_unique<runtime::Graph>(task_->device(), before);
+    recorded->record(work);
+    return recorded;
+  };
+  zero_gradients(parameters_);
+  const runtime::KeepCasts keep_casts;
+  made->first = graph(nullptr, [&] {
+    begin();
+    add_part(made->inputs, /*last=*/batch.size() == 1);
+  });
+  if (batch.size() > 1) {
+    made->further = graph(made->first.get(), [&] { add_part(made->inputs, /*last=*/false); });
+  }
+  made->update = graph(made->first.get(), [&] { made->figures = update(); });
+  recorded_ = std::move(made);
+  recorded_shapes_ = shapes_before_;
+}
+
+torch::Tensor Updater::replay(const StepBatch& batch, std::int64_t step) {
+  for (std::size_t part = 0; part < batch.size(); ++part) {
+    const auto inputs = inputs_of(batch[part]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) recorded_->inputs[i].copy_(inputs[i], /*non_blocking=*/true);
+    seed_part(step, part);
+    (part == 0 ? recorded_->first : recorded_->further)->replay();
+  }
+  recorded_->update->replay();
+  return recorded_->figures;
+}
+
+std::vector<std::string> Updater::take_notes() {
+  if (note_.empty()) return {};
+  return {std::exchange(note_, {})};
 }
 
 void Updater::regularize(int sharers) {

@@ -140,14 +140,15 @@ TEST_P(Skipping, LeavesEveryBitWhateverTheGradientHolds) {
   const auto a = train::make_optimizer({{"p", skipping, true}}, GetParam());
   const auto b = train::make_optimizer({{"p", plain, true}}, GetParam());
   const auto yes = there(torch::ones({})), no = there(torch::zeros({}));
+  const auto lr = torch::scalar_tensor(kLr, torch::kDouble);
   for (int t = 0; t < kSteps; ++t) {
     const auto gradient = there(torch::randn({5, 4}));
     skipping.mutable_grad() = torch::full_like(gradient, t % 2 == 0 ? NAN : INFINITY);
-    a->step_unless(yes, kLr);
+    a->step_unless(yes, lr);
     EXPECT_TRUE(skipping.equal(plain));
     skipping.mutable_grad() = gradient.clone();
     plain.mutable_grad() = gradient.clone();
-    a->step_unless(no, kLr);
+    a->step_unless(no, lr);
     b->step(kLr);
     EXPECT_TRUE(skipping.equal(plain));
     const auto state = a->state(), expected = b->state();

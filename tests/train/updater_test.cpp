@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/Context.h>
+
 #include <cmath>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "../device.h"
 #include "contextpool/models/registry.h"
@@ -13,12 +17,18 @@
 namespace contextpool::testing {
 namespace {
 
-// A small classifier with BatchNorm, on generated pictures.
-std::shared_ptr<tasks::Task> classifier() {
-  const auto found = models::find_model("resnet-20");
+using Settings = std::vector<std::pair<std::string, OptionValue>>;
+
+// A named model on generated data.
+std::shared_ptr<tasks::Task> task_of(const std::string& model, const Settings& of_model = {},
+                                     const Settings& of_data = {}) {
+  const auto found = models::find_model(model);
   const auto& kind = tasks::task_of(found.family);
-  const auto data = kind.generated_data(kind.train_options());
-  const std::shared_ptr<tasks::Task> task = kind.open(found.family, kind.complete(found.model.options, data), data);
+  auto data = kind.generated_data(kind.train_options());
+  for (const auto& [name, value] : of_data) data.set(name, value);
+  auto options = kind.complete(found.model.options, data);
+  for (const auto& [name, value] : of_model) options.set(name, value);
+  const std::shared_ptr<tasks::Task> task = kind.open(found.family, options, data);
   torch::manual_seed(1);
   task->build(device());
   return task;
@@ -36,7 +46,7 @@ void expect_equal(const io::NamedTensors& now, const io::NamedTensors& before) {
 }
 
 TEST(Updater, ASkippedStepLeavesModelOptimizerAndAverageAsTheyWere) {
-  const auto task = classifier();
+  const auto task = task_of("resnet-20");  // which has BatchNorm
   train::TrainOptions options;
   options.accumulate = 2;
   options.ema = 0.9;
@@ -59,6 +69,108 @@ TEST(Updater, ASkippedStepLeavesModelOptimizerAndAverageAsTheyWere) {
   expect_equal(model, before);
   expect_equal(updater.optimizer().state(), state);
   expect_equal(updater.average()->tensors(), average);
+}
+
+// On a GPU.
+struct ReplayCase {
+  std::string name, model, optimizer;
+  std::int64_t accumulate = 1, length = 32, batch = 8;
+  bool bfloat16 = false;
+  Settings of_model, of_data;
+};
+
+void PrintTo(const ReplayCase& of, std::ostream* out) { *out << of.name; }
+
+class Replay : public ::testing::TestWithParam<ReplayCase> {
+ protected:
+  static void SetUpTestSuite() {
+    // Which algorithms PyTorch chooses must not depend on chance.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    at::globalContext().setDeterministicCuDNN(true);
+  }
+  static void TearDownTestSuite() {
+    at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
+    at::globalContext().setDeterministicCuDNN(false);
+  }
+};
+
+// What a training leaves behind: figures of each step, then model, optimizer and average.
+struct Left {
+  std::vector<torch::Tensor> figures;
+  io::NamedTensors tensors;
+  int replayed = 0;
+};
+
+// Twelve steps, each with its own rate; step 6 has rows of another number, and step 9 weights that make it skipped.
+Left train(const ReplayCase& of, bool graphs) {
+  constexpr std::int64_t kSteps = 12, kSmaller = 6, kSkipped = 9;
+  const auto task = task_of(of.model, of.of_model, of.of_data);
+  train::TrainOptions options;
+  options.accumulate = of.accumulate;
+  options.bfloat16 = of.bfloat16;
+  options.clip = 0.5;
+  options.ema = 0.9;
+  options.optimizer.kind = of.optimizer;
+  options.cuda_graphs = graphs;
+  train::Updater updater(task, options, std::make_shared<runtime::Processes>());
+  Left left;
+  std::int64_t items = 0;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const auto batch = step == kSmaller ? of.batch / 2 : of.batch;
+    const tasks::StepPlace place{.seed = 1, .step = step, .length = of.length, .batch = batch, .items_before = items};
+    items += batch;
+    auto weight = task->model()->parameters().back().detach();
+    const auto kept = weight.clone();
+    if (step == kSkipped) weight.fill_(NAN);
+    const auto made = train::make_step_batch(*task, options, place, /*rank=*/0);
+    left.figures.push_back(updater.step(made, step, 1e-3 * static_cast<double>(step + 1)).figures.clone());
+    if (step == kSkipped) weight.copy_(kept);
+    left.replayed += updater.replaying() && step != kSmaller ? 1 : 0;
+  }
+  EXPECT_TRUE(updater.take_notes().empty());
+  for (const auto& tensors :
+       {io::named_tensors(*task->model()), updater.optimizer().state(), updater.average()->tensors()}) {
+    for (const auto& [name, tensor] : tensors) left.tensors.emplace_back(name, tensor.detach().clone());
+  }
+  return left;
+}
+
+TEST_P(Replay, IsToTheBitWhatIsLaunchedKernelByKernel) {
+  if (device().is_cpu()) GTEST_SKIP() << "needs a GPU";
+  const auto launched = train(GetParam(), /*graphs=*/false), replayed = train(GetParam(), /*graphs=*/true);
+  EXPECT_EQ(launched.replayed, 0);
+  EXPECT_GE(replayed.replayed, 8);
+  for (std::size_t step = 0; step < launched.figures.size(); ++step) {
+    EXPECT_TRUE(replayed.figures[step].equal(launched.figures[step]) || step == 9)
+        << "step " << step << ": " << replayed.figures[step] << launched.figures[step];
+  }
+  EXPECT_FALSE(replayed.figures[9].isfinite().all().item<bool>());
+  expect_equal(replayed.tensors, launched.tensors);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, Replay,
+    ::testing::Values(
+        ReplayCase{"LanguageModel", "cp-tiny", "adamw", 1, 32, 8, false, {{"dropout", 0.1}}, {}},
+        ReplayCase{"LanguageModelInParts", "cp-tiny", "adamw", 3, 32, 12, true, {{"dropout", 0.1}}, {}},
+        ReplayCase{"OtherMixers", "tiny", "adamw", 2, 32, 8, true, {{"mix", std::string("AC=canon,O=dynamic")}}, {}},
+        ReplayCase{"MixedPictures",
+                   "cp-vit-cifar",
+                   "adamw",
+                   1,
+                   1,
+                   8,
+                   true,
+                   {{"stochastic_depth", 0.2}},
+                   {{"mixup", 0.8}, {"cutmix", 1.0}, {"flip", 0.5}, {"pad", std::int64_t{4}}}},
+        ReplayCase{"BatchNorm", "cp-resnet-20", "sgd", 2, 1, 8, false, {}, {}}),
+    [](const auto& info) { return info.param.name; });
+
+// Batches of a translator have many shapes; adaptive spans say which part of a row is computed.
+TEST(Replayable, AreTasksWhoseStepsAreAlike) {
+  EXPECT_FALSE(task_of("nmt-tiny")->replayable());
+  EXPECT_FALSE(task_of("adaptive-span-tiny")->replayable());
+  EXPECT_TRUE(task_of("cp-tiny")->replayable());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <string>
+#include <vector>
 
 namespace contextpool::nn {
 
@@ -41,7 +42,9 @@ class PositionsImpl : public torch::nn::Module {
 
   PositionsOptions options_;
   torch::Tensor weight_;  // learned
-  torch::Tensor table_;   // the others: computed in float64, kept as x needed it last, grown by doubling
+  // Of the others: computed in float64, for the types and devices of x so far, grown by doubling. Shorter ones are
+  // kept, since a recorded CUDA graph reads the table that was there.
+  std::vector<torch::Tensor> tables_;
 };
 TORCH_MODULE(Positions);
 

@@ -43,6 +43,7 @@ class LanguageModelTask : public Task {
   models::LanguageModel language_model() const { return language_model_; }
   io::Metadata metadata(const StepPlace& place) const override;
   double units_per_step(std::int64_t length, std::int64_t batch) const override;
+  bool replayable() const override;
   torch::Tensor regularizer() override;  // of adaptive spans
   void after_step() override;
 

@@ -84,8 +84,14 @@ class Task {
 
   // A step.
   virtual Batch batch(const StepPlace& place, Part part) const = 0;
+  // What the loss is computed from, on the model's device: a batch's tensors, or what is made of them there, such as
+  // augmented pictures. Batches of the same shapes have inputs of the same shapes.
+  virtual std::vector<torch::Tensor> inputs(std::vector<torch::Tensor> batch) { return batch; }
   // The sum of losses over the part (divided by the weights of all parts by the caller), a float tensor with gradients.
-  virtual torch::Tensor loss(const std::vector<torch::Tensor>& batch, bool bfloat16) = 0;
+  virtual torch::Tensor loss(const std::vector<torch::Tensor>& inputs, bool bfloat16) = 0;
+  // Whether what loss, regularizer and after_step do on the device depends on the shapes of the inputs alone, not on
+  // their values: a GPU's step is then recorded once and replayed (runtime/graph.h).
+  virtual bool replayable() const { return false; }
   // What a step adds to its gradient, but not to the loss that is reported. Undefined: nothing.
   virtual torch::Tensor regularizer() { return {}; }
   virtual void after_step() {}

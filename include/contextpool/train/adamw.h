@@ -13,7 +13,7 @@ namespace contextpool::train {
 class AdamW : public Optimizer {
  public:
   AdamW(const std::vector<Trainable>& parameters, OptimizerOptions options);
-  void step_unless(const torch::Tensor& skip, double lr) override;
+  void step_unless(const torch::Tensor& skip, const torch::Tensor& lr) override;
   io::NamedTensors state() const override;
 
  private:
@@ -21,7 +21,7 @@ class AdamW : public Optimizer {
     Trainable of;
     torch::Tensor m, v;
   };
-  void update(bool decays, const std::optional<torch::Tensor>& skip, double lr);
+  void update(bool decays, const std::optional<torch::Tensor>& skip, const torch::Tensor& lr);
 
   std::vector<Entry> entries_;
   torch::Tensor t_;

@@ -26,8 +26,13 @@ class MeasuredModel {
   // `steps` more, timed together. Models that are compared take turns, so that a machine that becomes slower is so for
   // all of them.
   void take_turn(int steps);
-  // Bytes: the model with its optimizer's state, and the most that is allocated in a step beyond that.
+  // Bytes: the model with its optimizer's state, and the most that is allocated in a step beyond that. Before steps are
+  // recorded: a replay allocates nothing.
   void measure_memory();
+  // From now on steps are replayed, where they can be (updater.h).
+  void record_steps();
+  bool replaying() const { return updater_->replaying(); }
+  std::vector<std::string> take_notes() { return updater_->take_notes(); }
   std::vector<runtime::OperatorTime> profile(int steps);
 
   // Medians of the turns.

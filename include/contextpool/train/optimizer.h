@@ -32,10 +32,11 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // One update with the gradients that are there; a parameter without one stays. Gradients are left as they are.
-  void step(double lr) { step_unless({}, lr); }
+  void step(double lr) { step_unless({}, torch::scalar_tensor(lr, torch::kDouble)); }
   // The same, unless `skip`, a float tensor of no dimension on the parameters' device, is 1 and not 0: then parameters
-  // and state keep their values, whatever the gradients hold. Nobody waits to see which. Undefined: 0.
-  virtual void step_unless(const torch::Tensor& skip, double lr) = 0;
+  // and state keep their values, whatever the gradients hold. Nobody waits to see which. Undefined: 0. lr is of no
+  // dimension, float64 on the CPU or float32 on the parameters' device, where it is read as late as the gradients.
+  virtual void step_unless(const torch::Tensor& skip, const torch::Tensor& lr) = 0;
   // What a checkpoint keeps, sharing memory with this object. (Of a sharded one: sharded.h.)
   virtual io::NamedTensors state() const = 0;
   // The state from a checkpoint's file of that name.

@@ -25,6 +25,7 @@ struct TrainOptions {
   bool bfloat16 = false;
   std::int64_t seed = 1;
   std::string device = "auto";
+  bool cuda_graphs = true;  // a step whose shapes stay is recorded and replayed, where it can be
 
   std::int64_t checkpoint_every = 1000;
   // Steps that may be enqueued before the first of them is read and logged; unless set, 0 on the CPU, a few on a GPU.

@@ -1,5 +1,5 @@
-// Stochastic gradient descent with momentum, as torch.optim.SGD computes it, in a few passes over all parameters at
-// once:
+// Stochastic gradient descent with momentum, as torch.optim.SGD computes it, in a pass over all parameters at
+// once on a GPU, in a few on a CPU:
 //
 //   g <- g + decay p,   b <- momentum b + g,   p <- p - lr (nesterov ? g + momentum b : b)
 //
@@ -13,7 +13,7 @@ namespace contextpool::train {
 class Sgd : public Optimizer {
  public:
   Sgd(const std::vector<Trainable>& parameters, OptimizerOptions options);
-  void step_unless(const torch::Tensor& skip, double lr) override;
+  void step_unless(const torch::Tensor& skip, const torch::Tensor& lr) override;
   io::NamedTensors state() const override;
 
  private:
@@ -21,6 +21,9 @@ class Sgd : public Optimizer {
     Trainable of;
     torch::Tensor b;  // undefined without momentum
   };
+
+  void fused_step(const torch::Tensor& skip, const torch::Tensor& lr, bool decays);
+  void step_by_operators(const torch::Tensor& skip, double lr);
 
   std::vector<Entry> entries_;
   OptimizerOptions options_;

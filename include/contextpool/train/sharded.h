@@ -21,7 +21,7 @@ class ShardedOptimizer : public Optimizer {
   ShardedOptimizer(const std::vector<Trainable>& parameters, const OptimizerOptions& options,
                    runtime::Processes& processes);
 
-  void step_unless(const torch::Tensor& skip, double lr) override;
+  void step_unless(const torch::Tensor& skip, const torch::Tensor& lr) override;
   // Collective. In the first process the state of the whole optimizer, with the names and in the order that it has
   // without sharding, on the CPU but for this process's own; in the others nothing.
   io::NamedTensors state() const override;
