@@ -19,7 +19,8 @@ set(_kernels
     pool2d/pool2d pool2d/backward_pixels pool2d/backward_targets pool2d/forward pool2d/layout pool2d/plan)
 list(TRANSFORM _kernels REPLACE "(.+)" "src/kernels/cuda/\\1.cu")
 # The fused operators of a training step: a folder each, and the glue of the same name in src/ops/cuda.
-set(CONTEXTPOOL_STEP_OPERATORS add_layer_norm bias_gelu cross_entropy rotary short_convolution)
+set(CONTEXTPOOL_STEP_OPERATORS
+    add_layer_norm bias_gelu cross_entropy dynamic_convolution predict_windows rotary short_convolution)
 set(_step_glue "")
 foreach(_operator IN LISTS CONTEXTPOOL_STEP_OPERATORS)
   list(APPEND _kernels src/kernels/cuda/${_operator}/${_operator}.cu)

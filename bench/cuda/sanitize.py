@@ -1,9 +1,10 @@
 """Small calls that take every path of the CUDA kernels, in every dtype, for compute-sanitizer:
 
-    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps short
+    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps short dynamic windows
 
-A number is a length for pool1d, `maps` is pool2d, `short` the short convolution. initcheck wants kernels built for plain 9.0
-(-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see what the bulk copy engine of 9.0a writes.
+A number is a length for pool1d, `maps` is pool2d, `short` and `dynamic` are those convolutions, `windows` is
+predict_windows. initcheck wants kernels built for plain 9.0 (-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see
+what the bulk copy engine of 9.0a writes.
 """
 
 import sys
@@ -57,13 +58,31 @@ def short(dtype):
             torch.autograd.grad(y, leaves, torch.ones_like(y))
 
 
+def dynamic(dtype):
+    for taps, rank, targets in ((4, 15, 203), (3, 4, 203), (4, 15, 2), (1, 1, 203)):
+        for channels in (200, 5):
+            shapes = ((2, 203, channels), (2, targets, rank), (taps, channels, rank), (channels, taps))
+            leaves = [draw(*shape).to(dtype).requires_grad_() for shape in shapes]
+            y = contextpool.ops.dynamic_convolution(*leaves, left=taps // 2, residual=True)
+            torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+
+def windows(dtype):
+    for hidden, taps, channels, sizes in ((64, 3, 2, 1), (64, 3, 16, 8), (24, 4, 32, 16), (8, 1, 3, 0)):
+        shapes = ((2, 203, taps * hidden), (hidden,), (channels, hidden, taps), (channels,))
+        leaves = [draw(*shape).requires_grad_() for shape in shapes]
+        product = leaves[0].to(dtype)
+        results = contextpool.ops.predict_windows(product, *leaves[1:], left=taps - 1, sizes=sizes, size_range=2.0, span=9.0)
+        torch.autograd.grad(sum(r.sum() for r in results), leaves)
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     torch.manual_seed(0)
     for what in sys.argv[1:]:
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            {"maps": maps, "short": short}.get(what, lambda dtype, n=what: sequences(int(n), dtype))(dtype)
+            {"maps": maps, "short": short, "dynamic": dynamic, "windows": windows}.get(what, lambda dtype, n=what: sequences(int(n), dtype))(dtype)
     torch.cuda.synchronize()
     print("ran", *sys.argv[1:])
 

@@ -12,6 +12,7 @@ _add_layer_norm = torch.ops.contextpool.add_layer_norm.default
 _bias_gelu = torch.ops.contextpool.bias_gelu.default
 _cross_entropy = torch.ops.contextpool.cross_entropy.default
 _dynamic_convolution = torch.ops.contextpool.dynamic_convolution.default
+_predict_windows = torch.ops.contextpool.predict_windows.default
 _rotary = torch.ops.contextpool.rotary.default
 _short_convolution = torch.ops.contextpool.short_convolution.default
 _rotary_qkv = torch.ops.contextpool.rotary_qkv.default
@@ -125,9 +126,9 @@ def dynamic_convolution(
     Returns:
         ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. Sums are in float32 (float64 for float64).
 
-    Differentiable once. On the CPU the ``K D`` coefficients of a token are never stored, neither for the backward; the
-    bits of ``y_i`` depend on ``p_i`` and the ``K`` tokens that it is made of alone, and those of gradients not on the
-    number of threads. On CUDA it is a sum of shifted products.
+    Differentiable once. The ``K D`` coefficients of a token are never stored, neither for the backward; the bits of
+    ``y_i`` depend on ``p_i`` and the ``K`` tokens that it is made of alone, and those of gradients not on the number of
+    threads. On CUDA this holds for up to 4 taps of rank 16 and not for float64; the rest is a sum of shifted products.
     """
     return cast(Tensor, _dynamic_convolution(x, inner, up, weight, left=left, residual=residual))
 
@@ -209,6 +210,43 @@ def cross_entropy(logits: Tensor, target: Tensor, ignored: int = -100) -> Tensor
         The losses, ``[rows]``. The gradient of the logits has their dtype.
     """
     return cast(Tensor, _cross_entropy(logits, target, ignored=ignored)[0])
+
+
+def predict_windows(
+    product: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    out_bias: Tensor,
+    left: int,
+    sizes: int,
+    size_range: float = 0.0,
+    shift: float = 0.0,
+    least: float = 0.0,
+    span: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Log weights and sizes from the first matrix product of a predictor on rows, in one pass on CUDA, backward too.
+
+    With ``h_j = gelu(bias + sum_k product[:, j - left + k, k H:(k + 1) H])`` and ``u_i = sum_k weight[:, :, k] h_(i - left + k)``,
+    where tokens outside of the row count 0, the first channels of ``u + out_bias`` are log weights. The last ``sizes``
+    become ``least + span * sigmoid(shift + out_bias + R tanh(u / R))`` with ``R = size_range``, or with ``u`` in place
+    of ``R tanh(u / R)`` where ``R`` is 0.
+
+    Args:
+        product: ``[B, N, taps * H]``: features times the first layer's weights, tap by tap.
+        bias: the first layer's, ``[H]``.
+        weight: the second layer's, ``[channels, H, taps]``.
+        out_bias: the second layer's, ``[channels]``.
+        left: how many tokens before its own a channel's first tap falls on; ``taps - 1`` is causal.
+        sizes: how many of the channels are sizes.
+
+    Returns:
+        ``log_weight`` ``[B, channels - sizes, N]`` and ``sigma`` ``[B, sizes, N]``, in float32 (float64 for float64).
+        Gradients are the same bits in every run. Differentiable once.
+    """
+    log_weight, sigma, _ = _predict_windows(
+        product, bias, weight, out_bias, left, sizes, float(size_range), float(shift), float(least), float(span)
+    )
+    return log_weight, sigma
 
 
 def _explain(error: RuntimeError, name: str) -> None:

@@ -31,6 +31,10 @@ Tensor row_sizes(const ContextPoolOptions& options, const Tensor& channels, cons
 
 Prediction predict(const ContextPoolOptions& options, PredictorImpl* predictor, const Tensor& x, const Tensor& padded) {
   if (predictor == nullptr) return {};
+  if (predictor->has_windows(x, padded)) {
+    auto [weights, sizes] = predictor->windows(x);
+    return {predicts_weights(options) ? weights : Tensor(), predicts_sizes(options) ? sizes : Tensor(), {}, {}};
+  }
   const auto channels = predictor->forward(x, padded).transpose(1, 2);
   return {predicts_weights(options) ? channels.slice(1, 0, options.groups) : Tensor(),
           row_sizes(options, channels, padded),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "contextpool/nn/linear.h"
+#include "contextpool/ops/predict_windows.h"
 #include "nn/context_pool_options.h"
 
 namespace contextpool::nn {
@@ -63,11 +64,30 @@ class ShiftedSum : public torch::autograd::Function<ShiftedSum> {
 // A convolution along a row as one matrix product and a sum of shifted rows: row i of the product is made of token i
 // alone, so to the bit nothing reaches a token from where no tap looks, and x is used as it lies. weight [O, I, K]; tap
 // k of output i falls on token i - left + k.
+torch::Tensor row_product(const torch::Tensor& x, const torch::Tensor& weight) {
+  return torch::matmul(x, weight.permute({1, 2, 0}).flatten(1));
+}
 torch::Tensor row_convolution(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                               int64_t left) {
   const auto taps = weight.size(2);
-  const auto product = torch::matmul(x, weight.permute({1, 2, 0}).flatten(1));
+  const auto product = row_product(x, weight);
   return taps == 1 ? product + bias : ShiftedSum::apply(product, bias, taps, left);
+}
+
+// [O, I, K], of a layer per token as of a convolution.
+torch::Tensor with_taps(const torch::Tensor& weight) { return weight.dim() == 3 ? weight : weight.unsqueeze(-1); }
+
+// From a channel to a size, in rows of that length (pooling.cpp's predicted_sizes).
+SizeMap size_map(const ContextPoolOptions& options, int64_t tokens) {
+  const auto limit =
+      options.ratio * static_cast<double>(options.reference_length > 0 ? options.reference_length : tokens);
+  if (!bounded_sizes(options)) return {.size_range = 0, .shift = 0, .least = 0, .span = limit};
+  const auto start = options.initial_sigma, least = smallest_size(options);
+  const auto largest = std::max(limit, smallest_limit(options));
+  return {.size_range = options.size_range,
+          .shift = std::log((start - least) / (largest - start)),
+          .least = least,
+          .span = largest - least};
 }
 
 template <typename Layer>
@@ -131,8 +151,7 @@ torch::Tensor PredictorImpl::layer(const torch::Tensor& x, const torch::Tensor& 
                                    const torch::Tensor& bias) const {
   const auto taps = options_.predictor == "mlp" ? 1 : options_.kernel;
   if (dims_ == 1) {
-    return row_convolution(x, weight.dim() == 3 ? weight : weight.unsqueeze(-1), bias,
-                           options_.causal ? taps - 1 : taps / 2);
+    return row_convolution(x, with_taps(weight), bias, options_.causal ? taps - 1 : taps / 2);
   }
   return torch::conv2d(x, weight.dim() == 4 ? weight : weight.unsqueeze(-1).unsqueeze(-1), bias, /*stride=*/1,
                        /*padding=*/taps / 2);
@@ -145,6 +164,21 @@ torch::Tensor PredictorImpl::forward(const torch::Tensor& x, const torch::Tensor
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto type = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   return bounded(layer(h.to(type), p2["weight"].to(type), p2["bias"].to(type)), p2["bias"].to(type));
+}
+
+bool PredictorImpl::has_windows(const torch::Tensor& x, const torch::Tensor& padded) const {
+  return x.is_cuda() && dims_ == 1 && !padded.defined() &&
+         (options_.size_norm == "sigmoid" || !predicts_sizes(options_));
+}
+
+std::pair<torch::Tensor, torch::Tensor> PredictorImpl::windows(const torch::Tensor& x) {
+  auto p1 = first_->named_parameters(/*recurse=*/false), p2 = second_->named_parameters(/*recurse=*/false);
+  const auto product = row_product(x, with_taps(p1["weight"]));
+  const auto taps = with_taps(p1["weight"]).size(2);
+  auto [weights, sizes] =
+      predict_windows(product, p1["bias"], with_taps(p2["weight"]), p2["bias"], options_.causal ? taps - 1 : taps / 2,
+                      predicts_sizes(options_) ? options_.groups : 0, size_map(options_, x.size(1)));
+  return {std::move(weights), std::move(sizes)};
 }
 
 torch::Tensor PredictorImpl::bounded(const torch::Tensor& channels, const torch::Tensor& bias) const {

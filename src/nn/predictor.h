@@ -9,6 +9,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "contextpool/nn/context_pool.h"
 
 namespace contextpool::nn {
@@ -22,6 +24,12 @@ class PredictorImpl : public torch::nn::Cloneable<PredictorImpl> {
   // weights of the groups come first, then their sizes. padded: true where a token is padding, or undefined; x is 0
   // there. The second layer is computed in float32 under autocast too.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& padded);
+
+  // On CUDA, where nothing is padded and each size depends on its own token alone: log weights and sizes of rows x
+  // [B, N, D], [B, groups, N] each (no groups where they are not predicted), in a few passes over memory. With
+  // forward's weights, up to rounding.
+  bool has_windows(const torch::Tensor& x, const torch::Tensor& padded) const;
+  std::pair<torch::Tensor, torch::Tensor> windows(const torch::Tensor& x);
 
   // How many tokens before its own a causal channel depends on.
   int64_t reach() const;

@@ -23,4 +23,12 @@ DynamicConvolutionGradients dynamic_convolution_backward(const at::Tensor& grad,
                                                          const at::Tensor& inner, const at::Tensor& up,
                                                          const at::Tensor& weight, int64_t left, bool residual);
 
+// By PyTorch's operators, for where no kernel of ours goes. Inputs are checked.
+at::Tensor dynamic_convolution_composite(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
+                                         const at::Tensor& weight, int64_t left, bool residual);
+DynamicConvolutionGradients dynamic_convolution_backward_composite(const at::Tensor& grad, const at::Tensor& x,
+                                                                   const at::Tensor& inner, const at::Tensor& up,
+                                                                   const at::Tensor& weight, int64_t left,
+                                                                   bool residual);
+
 }  // namespace contextpool

@@ -325,6 +325,20 @@ def test_gradients_of_dynamic_convolution(device: str, residual: bool, targets: 
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("targets", (300, 3))
+def test_gradients_of_dynamic_convolution_are_those_in_float64(device: str, dtype: torch.dtype, targets: int) -> None:
+    shapes = ((2, 300, 200), (2, targets, 15), (4, 200, 15), (200, 4))
+    inputs = [draw(*shape, dtype=dtype, device=device) for shape in shapes]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    dy = draw(2, targets, 200, dtype=dtype, device=device).detach()
+    got = torch.autograd.grad(ops.dynamic_convolution(*inputs, 3, True), inputs, dy)
+    want = torch.autograd.grad(ops.dynamic_convolution(*exact, 3, True), exact, dy.double())
+    for one, other in zip(got, want, strict=True):
+        assert one.dtype == dtype and worst(one, other) <= ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
 def test_opcheck_of_dynamic_convolution(device: str, dtype: torch.dtype) -> None:
     x, inner, up, weight = dynamic_inputs(dtype=torch.float32, device=device)
     x = x.detach().to(dtype).requires_grad_()

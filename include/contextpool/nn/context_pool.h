@@ -77,8 +77,8 @@ class ContextPool1dImpl : public torch::nn::Cloneable<ContextPool1dImpl> {
   torch::Tensor run(const torch::Tensor& x, const Padding& padding, Windows* windows);
 
   ContextPoolOptions options_;
-  std::shared_ptr<PredictorImpl> predictor_;         // predictor.{conv1,conv2,fc1,fc2}.{weight,bias}
-  Linear theta_{nullptr}, phi_{nullptr};  // theta.weight, phi.weight of "nonlocal"
+  std::shared_ptr<PredictorImpl> predictor_;  // predictor.{conv1,conv2,fc1,fc2}.{weight,bias}
+  Linear theta_{nullptr}, phi_{nullptr};      // theta.weight, phi.weight of "nonlocal"
 };
 TORCH_MODULE(ContextPool1d);
 

@@ -1,8 +1,8 @@
-// dynamic_convolution by PyTorch's operators, a sum over the taps of linear products times shifted tokens: on CUDA.
+// dynamic_convolution by PyTorch's operators, a sum over the taps of linear products times shifted tokens: on CUDA, for
+// what the kernels there do not have.
 #include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
@@ -42,9 +42,10 @@ struct Wide {
   at::Tensor x, inner, up, weight;
 };
 
-at::Tensor dynamic_convolution_cuda(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
-                                    const at::Tensor& weight, int64_t left, bool residual) {
-  check_dynamic_convolution(x, inner, up, weight, left);
+}  // namespace
+
+at::Tensor dynamic_convolution_composite(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
+                                         const at::Tensor& weight, int64_t left, bool residual) {
   const Wide in(x, inner, up, weight);
   const auto result = dynamic_convolution_sizes(x, inner);
   auto y = at::zeros_symint(result, in.x.options());
@@ -56,10 +57,10 @@ at::Tensor dynamic_convolution_cuda(const at::Tensor& x, const at::Tensor& inner
   return y.to(x.scalar_type());
 }
 
-DynamicConvolutionGradients dynamic_convolution_backward_cuda(const at::Tensor& grad, const at::Tensor& x,
-                                                              const at::Tensor& inner, const at::Tensor& up,
-                                                              const at::Tensor& weight, int64_t left, bool residual) {
-  check_dynamic_convolution_backward(grad, x, inner, up, weight, left);
+DynamicConvolutionGradients dynamic_convolution_backward_composite(const at::Tensor& grad, const at::Tensor& x,
+                                                                   const at::Tensor& inner, const at::Tensor& up,
+                                                                   const at::Tensor& weight, int64_t left,
+                                                                   bool residual) {
   const Wide in(x, inner, up, weight);
   const auto dy = grad.to(in.x.scalar_type());
   auto dx = at::zeros(x.sizes(), in.x.options()), dinner = at::zeros(inner.sizes(), in.x.options());
@@ -78,13 +79,6 @@ DynamicConvolutionGradients dynamic_convolution_backward_cuda(const at::Tensor& 
   if (residual) in.targets_of(dx) += dy;
   return {dx.to(x.scalar_type()), dinner.to(inner.scalar_type()), at::stack(dup).to(up.scalar_type()),
           at::stack(dweight, 1).to(weight.scalar_type())};
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
-  m.impl("dynamic_convolution", dynamic_convolution_cuda);
-  m.impl("_dynamic_convolution_backward", dynamic_convolution_backward_cuda);
 }
 
 }  // namespace contextpool

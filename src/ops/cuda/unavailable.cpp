@@ -64,7 +64,8 @@ TORCH_LIBRARY_IMPL(contextpool, CUDA, m) {
   m.impl("_pool2d_backward", pool2d_backward_unavailable);
   for (const auto* op : {"rotary", "rotary_qkv", "_rotary_qkv_backward", "add_layer_norm", "_add_layer_norm_backward",
                          "bias_gelu", "_bias_gelu_backward", "cross_entropy", "_cross_entropy_backward",
-                         "short_convolution", "_short_convolution_backward"}) {
+                         "short_convolution", "_short_convolution_backward", "dynamic_convolution",
+                         "_dynamic_convolution_backward", "predict_windows", "_predict_windows_backward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_boxed>());
   }
 }
