@@ -9,7 +9,8 @@
 # FOLDER gets the output of each step. A line each is printed, with the end of the output where a step failed or was
 # stopped at its limit; the exit status is 1 if one was. Builds are in build-gpu (and build-gpu-plain, for initcheck).
 # PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest and
-# TOMLPLUSPLUS the folder of toml++'s headers, where no packages of them are installed; JOBS limits parallel work (all cores); LIMIT the seconds of a step of the tests (300).
+# TOMLPLUSPLUS the folder of toml++'s headers, where no packages of them are installed; JOBS limits parallel work (all
+# cores); LIMIT the seconds of a step of the tests (300). BUILT=1 takes build-gpu as it is, built before or elsewhere.
 # CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
@@ -55,8 +56,8 @@ if [[ $mode == all || $mode == sanitize ]]; then
   step build-plain build build-gpu-plain contextpool_ops -DCONTEXTPOOL_TESTS=OFF \
     -DCONTEXTPOOL_CUDA_ARCHITECTURES="$plain" ${toml:+-DCONTEXTPOOL_TOMLPLUSPLUS="$toml"} &
 fi
-step build build build-gpu "$targets" ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"} \
-  ${toml:+-DCONTEXTPOOL_TOMLPLUSPLUS="$toml"}
+[[ -n ${BUILT:-} ]] || step build build build-gpu "$targets" ${googletest:+-DCONTEXTPOOL_GOOGLETEST="$googletest"} \
+    ${toml:+-DCONTEXTPOOL_TOMLPLUSPLUS="$toml"}
 wait
 [[ -s $failed ]] && exit 1
 export PYTHONPATH=$PWD/build-gpu/python
@@ -71,6 +72,7 @@ figures() {
   step maps "$python" bench/cuda/pool2d.py
   step short "$python" bench/cuda/short_convolution.py
   step short-parts "$python" bench/cuda/short_convolution.py --parts
+  step dynamic "$python" bench/cuda/dynamic_convolution.py
 }
 
 limited() { # NAME COMMAND...: a step of the tests; one that hangs costs its own time only
@@ -115,7 +117,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
     CONTEXTPOOL_TEST_DEVICE=cuda start pytest modules-cuda $modules
   fi
   for file in "${files[@]:4}"; do file_step "$file"; done
-  for layer in io data; do start native "cpp-$layer" "$layer" cpu; done
+  for layer in io data runtime reproduce; do start native "cpp-$layer" "$layer" cpu; done
   wait
 }
 
@@ -126,11 +128,11 @@ sanitize() { # NAME TOOL WHAT...
 sanitizers() {
   step check "$python" bench/cuda/lab.py check &
   step check-short "$python" bench/cuda/short_convolution.py --check &
-  sanitize memcheck memcheck 70 200 1300 8500 60000 maps short &
+  sanitize memcheck memcheck 70 200 1300 8500 60000 maps short dynamic windows &
   sanitize racecheck-short racecheck 70 200 &
   sanitize racecheck-long racecheck 1300 &
-  sanitize racecheck-maps racecheck maps short &
-  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 short &
+  sanitize racecheck-maps racecheck maps short dynamic windows &
+  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 short dynamic windows &
   wait
 }
 
