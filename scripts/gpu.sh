@@ -109,7 +109,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
   start native cpp-ops ops cpu
   start native cpp-kernels kernels cpu
   start native cpp-cuda-kernels cuda_kernels cpu
-  for layer in train nn models eval; do
+  for layer in train nn models eval runtime; do
     for device in "${devices[@]}"; do start native "cpp-$layer-$device" "$layer" "$device"; done
   done
   if [[ $cuda != OFF ]]; then # Python's modules, on the GPU; below, all of Python on the CPU, operators on both
@@ -117,7 +117,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
     CONTEXTPOOL_TEST_DEVICE=cuda start pytest modules-cuda $modules
   fi
   for file in "${files[@]:4}"; do file_step "$file"; done
-  for layer in io data runtime reproduce; do start native "cpp-$layer" "$layer" cpu; done
+  for layer in io data reproduce; do start native "cpp-$layer" "$layer" cpu; done
   wait
 }
 

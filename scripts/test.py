@@ -1,6 +1,6 @@
 """Runs every test, C++ (ctest) then Python (pytest), and ends with their counts. Fails if any test failed.
 
-Where there is a GPU and the library is built for it, the C++ tests of nn and above run once more on it (tests/device.h);
+Where there is a GPU and the library is built for it, the C++ tests of runtime, nn and above run once more on it (tests/device.h);
 those of the operators, and Python's, run on every device by themselves.
 """
 
@@ -40,7 +40,7 @@ def main() -> int:
     native, python = ROOT / "build/reports", ROOT / "build/reports/python"
     results = [run(["ctest", "--preset", "default"], native)]
     if has_gpu():
-        upper = ["ctest", "--preset", "default", "-R", "^(nn|models|eval|train)$"]
+        upper = ["ctest", "--preset", "default", "-R", "^(runtime|nn|models|eval|train)$"]
         results.append(run(upper, native, CONTEXTPOOL_TEST_DEVICE="cuda"))
     results.append(
         run([sys.executable, "-m", "pytest", f"--junitxml={python}/pytest.xml", *sys.argv[1:]], python)

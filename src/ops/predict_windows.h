@@ -1,5 +1,5 @@
-// Shared by the registrations of predict_windows: the checks, the gradient's dispatcher call, PyTorch's operators
-// instead.
+// Shared by the registrations of predict_windows: the checks, the dispatcher calls, and the same by PyTorch's
+// operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,5 +39,16 @@ PredictWindowsGradients predict_windows_backward_composite(const at::Tensor& gra
                                                            const at::Tensor& bias, const at::Tensor& weight,
                                                            const at::Tensor& out_bias, const at::Tensor& u,
                                                            int64_t left, const SizeMap& map);
+// With checks, as the dispatcher calls them.
+PredictedWindows predict_windows_by_operators(const at::Tensor& product, const at::Tensor& bias,
+                                              const at::Tensor& weight, const at::Tensor& out_bias, int64_t left,
+                                              int64_t sizes, double size_range, double shift, double least,
+                                              double span);
+PredictWindowsGradients predict_windows_backward_by_operators(const at::Tensor& grad_log_weight,
+                                                              const at::Tensor& grad_sigma, const at::Tensor& product,
+                                                              const at::Tensor& bias, const at::Tensor& weight,
+                                                              const at::Tensor& out_bias, const at::Tensor& u,
+                                                              int64_t left, double size_range, double shift,
+                                                              double least, double span);
 
 }  // namespace contextpool

@@ -1,5 +1,6 @@
 #include "contextpool/runtime/graph.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -10,27 +11,35 @@
 
 namespace contextpool::runtime {
 
+// A chain has one stream: the allocator gives memory that was freed on a stream to work on the same one only.
 struct Graph::Recording {
-  torch::Device device;
+  c10::cuda::CUDAStream stream;
   at::cuda::MempoolId_t pool;
   at::cuda::CUDAGraph graph;
 };
 
 namespace {
 
-// A recording that failed leaves the allocator serving its pool, the generator recording, and an error that the next
-// call would report.
-void clean_up(at::cuda::CUDAGraph& graph, torch::Device device, at::cuda::MempoolId_t pool) {
+// A recording that failed leaves the allocators, of the device and of pinned memory, serving its pool, the generator
+// recording, and an error that the next call would report.
+void clean_up(at::cuda::CUDAGraph& graph, c10::DeviceIndex device, at::cuda::MempoolId_t pool) {
   try {
     graph.capture_end();
     return;  // what failed was not the recording itself
   } catch (const c10::Error&) {
   }
   try {
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(device.index(), pool);
-  } catch (const c10::Error&) {  // capture_end came as far as that
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool);
+    c10::cuda::CUDACachingAllocator::releasePool(device, pool);
+  } catch (const c10::Error&) {  // capture_end came as far as that, and the graph releases it
   }
-  auto generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
+  try {
+    auto* pinned = at::getHostAllocator(at::kCUDA);
+    pinned->end_allocate_to_pool(pool);
+    pinned->release_pool(pool);
+  } catch (const c10::Error&) {  // the same
+  }
+  auto generator = at::cuda::detail::getDefaultCUDAGenerator(device);
   generator.graphsafe_set_state(generator.clone());
   (void)cudaGetLastError();
 }
@@ -39,34 +48,28 @@ void clean_up(at::cuda::CUDAGraph& graph, torch::Device device, at::cuda::Mempoo
 
 bool Graph::available(torch::Device device) { return device.is_cuda(); }
 
+// The default stream cannot be recorded.
 Graph::Graph(torch::Device device, const Graph* before)
-    : recording_(new Recording{device, before != nullptr ? before->recording_->pool : at::cuda::graph_pool_handle(),
-                               at::cuda::CUDAGraph()}) {
-  if (!device.has_index()) recording_->device = torch::Device(torch::kCUDA, c10::cuda::current_device());
-}
+    : recording_(before != nullptr
+                     ? new Recording{before->recording_->stream, before->recording_->pool, at::cuda::CUDAGraph()}
+                     : new Recording{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()),
+                                     at::cuda::graph_pool_handle(), at::cuda::CUDAGraph()}) {}
 
 Graph::~Graph() = default;
 
 void Graph::record(const std::function<void()>& work) {
-  auto& [device, pool, graph] = *recording_;
-  const c10::cuda::CUDAGuard guard(device);
+  auto& [stream, pool, graph] = *recording_;
+  const c10::cuda::CUDAStreamGuard guard(stream);
   c10::cuda::device_synchronize();
   // A graph has memory of its own: that which was used by the same work before is given back.
   c10::cuda::CUDACachingAllocator::emptyCache();
-  // The default stream cannot be recorded.
-  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()));
-  // Relaxed: other threads load batches, for which they take pinned memory.
-  graph.capture_begin(pool, cudaStreamCaptureModeRelaxed);
   try {
+    // Relaxed: other threads load batches, for which they take pinned memory.
+    graph.capture_begin(pool, cudaStreamCaptureModeRelaxed);
     work();
-  } catch (...) {
-    clean_up(graph, device, pool);
-    throw;
-  }
-  try {
     graph.capture_end();
   } catch (...) {
-    clean_up(graph, device, pool);
+    clean_up(graph, stream.device_index(), pool);
     throw;
   }
 }

@@ -52,6 +52,12 @@ std::vector<std::pair<std::vector<std::int64_t>, torch::ScalarType>> shapes_of(c
   return shapes;
 }
 
+std::int64_t elements_of(const std::vector<std::pair<std::vector<std::int64_t>, torch::ScalarType>>& shapes) {
+  std::int64_t sum = 0;
+  for (const auto& [sizes, type] : shapes) sum += c10::multiply_integers(sizes);
+  return sum;
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -197,9 +203,11 @@ torch::Tensor Updater::update() {
 bool Updater::replays(const StepBatch& batch) {
   if (!records_) return false;
   auto shapes = shapes_of(batch);
-  if (recorded_ && shapes == recorded_shapes_) return true;
   alike_ = shapes == shapes_before_ ? alike_ + 1 : 0;
   shapes_before_ = std::move(shapes);
+  if (recorded_ && shapes_before_ == recorded_shapes_) return true;
+  // Its memory serves no other step: a larger one may need it.
+  if (recorded_ && elements_of(shapes_before_) > elements_of(recorded_shapes_)) recorded_.reset();
   if (alike_ < kAlikeBeforeRecording || shapes_before_.empty()) return false;
   try {
     record(batch);
@@ -244,6 +252,12 @@ torch::Tensor Updater::replay(const StepBatch& batch, std::int64_t step) {
   }
   recorded_->update->replay();
   return recorded_->figures;
+}
+
+void Updater::set_recording(bool allowed) {
+  records_ = allowed && can_record_;
+  if (!records_) recorded_.reset();
+  alike_ = 0;
 }
 
 std::vector<std::string> Updater::take_notes() {

@@ -90,6 +90,18 @@ def test_is_the_predictor_of_two_convolutions(
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_autocast_changes_nothing(device: str, case: tuple[int, ...]) -> None:
+    batch, tokens, hidden, taps, left, channels, sizes = case
+    leaves = inputs(batch, tokens, hidden, taps, channels, torch.bfloat16, device)
+    plain = with_gradients(ops.predict_windows, leaves, left, sizes, **SIZES)
+    with torch.autocast(device, torch.bfloat16):
+        under = with_gradients(ops.predict_windows, leaves, left, sizes, **SIZES)
+    for got, want in zip(under, plain, strict=True):
+        assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("device", devices())
 def test_gradcheck(device: str) -> None:
     leaves = inputs(2, 6, 8, 3, 4, torch.float64, device)
     for left in range(3):

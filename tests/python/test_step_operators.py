@@ -338,6 +338,23 @@ def test_gradients_of_dynamic_convolution_are_those_in_float64(device: str, dtyp
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("taps", (4, 5))  # 5: the kernels for CUDA do not go so far
+def test_autocast_changes_nothing_in_dynamic_convolution(device: str, taps: int) -> None:
+    shapes = ((2, 30, 24), (2, 30, 15), (taps, 24, 15), (24, taps))
+    inputs = [draw(*shape, dtype=torch.float32, device=device) for shape in shapes]
+
+    def results() -> list[Tensor]:
+        y = ops.dynamic_convolution(*inputs, taps - 1, True)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), inputs)]
+
+    plain = results()
+    with torch.autocast(device, torch.bfloat16):
+        under = results()
+    for got, want in zip(under, plain, strict=True):
+        assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
 def test_opcheck_of_dynamic_convolution(device: str, dtype: torch.dtype) -> None:
     x, inner, up, weight = dynamic_inputs(dtype=torch.float32, device=device)

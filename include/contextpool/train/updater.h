@@ -45,8 +45,9 @@ class Updater {
   };
   ~Updater();
   Done step(const StepBatch& batch, std::int64_t step, double lr);
-  // Whether steps may be recorded from now on, where they can be; at first, as the options say.
-  void set_recording(bool allowed) { records_ = allowed && can_record_; }
+  // Whether steps may be recorded from now on, where they can be; at first, as the options say. If not, what was
+  // recorded is given up, with its memory.
+  void set_recording(bool allowed);
   bool replaying() const { return records_ && recorded_ != nullptr; }
   // Lines for the user since the last call.
   std::vector<std::string> take_notes();

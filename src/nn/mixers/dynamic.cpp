@@ -37,8 +37,10 @@ class DynamicImpl : public MixerImpl {
   Tensor shifted(const Tensor& padded, const Tensor& like, int64_t k) const;
   // The sum over k; h and the result features last.
   Tensor mix(const Tensor& padded, const Tensor& h);
-  // The result for the last tokens of x, those of h, by our operator: rows of low rank.
-  bool has_operator() const { return options_.dims == 1 && low_rank_; }
+  // The result for the last tokens of x, those of h, by our operator: rows of low rank, where it has kernels.
+  bool has_operator(const Tensor& x) const {
+    return options_.dims == 1 && low_rank_ && (x.is_cpu() || x.is_cuda() || x.is_meta());
+  }
   Tensor convolve(const Tensor& x, const Tensor& h, int64_t left);
 
   MixerOptions options_;
@@ -113,7 +115,7 @@ Tensor DynamicImpl::forward(const Tensor& x, const Padding& padding, const Tenso
   const auto real = without_padding(x, mask, o.dims);
   const auto h = context_of("dynamic", context, real, mask, o.context_features, o.dims);
   const auto right = o.causal ? 0 : o.taps / 2, left = o.taps - 1 - right;
-  if (has_operator()) return convolve(real, h, left);
+  if (has_operator(real)) return convolve(real, h, left);
   if (o.dims == 1) return real + mix(torch::constant_pad_nd(real, {0, 0, left, right}), h);
   return real + mix(torch::constant_pad_nd(real, {left, right, left, right}).movedim(1, -1), h).movedim(-1, 1);
 }
@@ -127,7 +129,7 @@ Tensor DynamicImpl::step(const Tensor& x, MixerCache& cache, const Padding& padd
   cache.append("features", real);
   cache.advance(x.size(1));
   const auto near = last_tokens(cache, x.size(1), options_.taps - 1);
-  return has_operator() ? convolve(near, h, options_.taps - 1) : real + mix(near, h);
+  return has_operator(real) ? convolve(near, h, options_.taps - 1) : real + mix(near, h);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // dynamic_convolution by PyTorch's operators, a sum over the taps of linear products times shifted tokens: on CUDA, for
-// what the kernels there do not have.
+// what the kernels there do not have. Autocast must not take the products to half types: its key is still there.
 #include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <vector>
@@ -46,6 +47,7 @@ struct Wide {
 
 at::Tensor dynamic_convolution_composite(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
                                          const at::Tensor& weight, int64_t left, bool residual) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Wide in(x, inner, up, weight);
   const auto result = dynamic_convolution_sizes(x, inner);
   auto y = at::zeros_symint(result, in.x.options());
@@ -61,6 +63,7 @@ DynamicConvolutionGradients dynamic_convolution_backward_composite(const at::Ten
                                                                    const at::Tensor& inner, const at::Tensor& up,
                                                                    const at::Tensor& weight, int64_t left,
                                                                    bool residual) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Wide in(x, inner, up, weight);
   const auto dy = grad.to(in.x.scalar_type());
   auto dx = at::zeros(x.sizes(), in.x.options()), dinner = at::zeros(inner.sizes(), in.x.options());

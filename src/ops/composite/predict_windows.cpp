@@ -1,4 +1,5 @@
-// predict_windows by PyTorch's operators.
+// predict_windows by PyTorch's operators, which autocast must not take to half types: they are called with its key
+// still there.
 #include "ops/predict_windows.h"
 
 #include <ATen/TensorOperators.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdlib>
 #include <vector>
@@ -52,6 +54,7 @@ at::ScalarType windows_type(const at::Tensor& product) {
 PredictedWindows predict_windows_composite(const at::Tensor& product, const at::Tensor& bias, const at::Tensor& weight,
                                            const at::Tensor& out_bias, int64_t left, int64_t sizes,
                                            const SizeMap& map) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto type = windows_type(product);
   const auto taps = weight.size(2), weights = weight.size(0) - sizes;
   const auto h = at::gelu(inner(product, bias, taps, left));
@@ -70,6 +73,7 @@ PredictWindowsGradients predict_windows_backward_composite(const at::Tensor& gra
                                                            const at::Tensor& bias, const at::Tensor& weight,
                                                            const at::Tensor& out_bias, const at::Tensor& u,
                                                            int64_t left, const SizeMap& map) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto type = windows_type(product);
   const auto taps = weight.size(2);
   const Logit logit(u, out_bias, map);
@@ -91,6 +95,25 @@ PredictWindowsGradients predict_windows_backward_composite(const at::Tensor& gra
   return {at::cat(blocks, 2).to(product.scalar_type()), dz.flatten(0, 1).sum(0).to(bias.scalar_type()),
           at::stack(of_taps, 2).to(weight.scalar_type()),
           at::cat(std::vector{dl, dlogit}, 1).transpose(1, 2).flatten(0, 1).sum(0).to(out_bias.scalar_type())};
+}
+
+PredictedWindows predict_windows_by_operators(const at::Tensor& product, const at::Tensor& bias,
+                                              const at::Tensor& weight, const at::Tensor& out_bias, int64_t left,
+                                              int64_t sizes, double size_range, double shift, double least,
+                                              double span) {
+  check_predict_windows(product, bias, weight, out_bias, left, sizes);
+  return predict_windows_composite(product, bias, weight, out_bias, left, sizes, {size_range, shift, least, span});
+}
+
+PredictWindowsGradients predict_windows_backward_by_operators(const at::Tensor& grad_log_weight,
+                                                              const at::Tensor& grad_sigma, const at::Tensor& product,
+                                                              const at::Tensor& bias, const at::Tensor& weight,
+                                                              const at::Tensor& out_bias, const at::Tensor& u,
+                                                              int64_t left, double size_range, double shift,
+                                                              double least, double span) {
+  check_predict_windows_backward(grad_log_weight, grad_sigma, product, bias, weight, out_bias, u, left);
+  return predict_windows_backward_composite(grad_log_weight, grad_sigma, product, bias, weight, out_bias, u, left,
+                                            {size_range, shift, least, span});
 }
 
 }  // namespace contextpool

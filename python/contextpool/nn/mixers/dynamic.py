@@ -75,7 +75,7 @@ class Dynamic(Mixer):
         h = context_of("dynamic", context, x, real, self.context_features, self.dims)
         right = 0 if self.causal else self.taps // 2
         left = self.taps - 1 - right
-        if self._has_operator():
+        if self._has_operator(x):
             return self._convolve(x, h, left)
         if self.dims == 1:
             return x + self._mix(F.pad(x, (0, 0, left, right)), h)
@@ -94,11 +94,11 @@ class Dynamic(Mixer):
         cache.append("features", x)
         cache.length += x.shape[1]
         near = last_tokens(cache, x.shape[1], self.taps - 1)
-        return self._convolve(near, h, self.taps - 1) if self._has_operator() else x + self._mix(near, h)
+        return self._convolve(near, h, self.taps - 1) if self._has_operator(x) else x + self._mix(near, h)
 
-    def _has_operator(self) -> bool:
-        """Rows of low rank."""
-        return self.dims == 1 and not self.heads
+    def _has_operator(self, x: Tensor) -> bool:
+        """Rows of low rank, where it has kernels."""
+        return self.dims == 1 and not self.heads and (x.is_cpu or x.is_cuda or x.is_meta)
 
     def _convolve(self, x: Tensor, h: Tensor, left: int) -> Tensor:
         """The result for the last tokens of x, those of h, by our operator."""

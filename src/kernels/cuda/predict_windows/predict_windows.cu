@@ -3,8 +3,14 @@
 //
 //   forward    a warp has a few tokens, its lanes the hidden features; u is their sum over the lanes
 //   backward   with the gradient g of u beside them, [tokens, channels]:
-//                dh_j = sum_k weight[:, :, k]^T g_(j + left - k),   dz = dh gelu'(z),   dproduct_t[k] = dz_(t + left -
-//                k) dweight[:, :, k] = sum_j g_(j + left - k) h_j^T,   dbias = sum_j dz_j,   dout_bias = sum_i dlogit_i
+//
+//                dh_j = sum_k weight[:, :, k]^T g_(j + left - k)
+//                dz_j = dh_j gelu'(z_j)
+//                dproduct_t[k] = dz_(t + left - k)
+//                dweight[:, :, k] = sum_j g_(j + left - k) h_j^T
+//                dbias = sum_j dz_j
+//                dout_bias = sum_i dlogit_i
+//
 //              where tokens j and i are counted by the block that has them in its tile.
 //
 // Sums over tokens are made by a fixed number of blocks, each over its tiles in their order, and then added up in a
