@@ -66,12 +66,6 @@ void check_dynamic_convolution_backward(const at::Tensor& grad, const at::Tensor
   check_grad(kOp, grad, x, dynamic_convolution_sizes(x, inner));
 }
 
-std::vector<c10::SymInt> dynamic_convolution_sizes(const at::Tensor& x, const at::Tensor& inner) {
-  auto sizes = x.sym_sizes().vec();
-  sizes[sizes.size() - 2] = inner.sym_size(-2);
-  return sizes;
-}
-
 at::Tensor dynamic_convolution(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
                                const at::Tensor& weight, int64_t left, bool residual) {
   static const auto op = c10::Dispatcher::singleton()

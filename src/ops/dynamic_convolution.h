@@ -17,7 +17,11 @@ void check_dynamic_convolution_backward(const at::Tensor& grad, const at::Tensor
                                         const at::Tensor& up, const at::Tensor& weight, int64_t left);
 
 // [..., targets, channels]
-std::vector<c10::SymInt> dynamic_convolution_sizes(const at::Tensor& x, const at::Tensor& inner);
+inline std::vector<c10::SymInt> dynamic_convolution_sizes(const at::Tensor& x, const at::Tensor& inner) {
+  auto sizes = x.sym_sizes().vec();
+  sizes[sizes.size() - 2] = inner.sym_size(-2);
+  return sizes;
+}
 
 DynamicConvolutionGradients dynamic_convolution_backward(const at::Tensor& grad, const at::Tensor& x,
                                                          const at::Tensor& inner, const at::Tensor& up,

@@ -123,12 +123,14 @@ std::int64_t peak_of(torch::Device device, const std::function<void()>& work) {
   }
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   auto* allocator = at::getDeviceAllocator(device.type());
+  const auto index =
+      device.has_index() ? device.index() : c10::impl::VirtualGuardImpl(device.type()).getDevice().index();
   synchronize(device);
-  allocator->resetPeakStats(device.index());
-  const auto before = allocator->getDeviceStats(device.index()).allocated_bytes[kAll].current;
+  allocator->resetPeakStats(index);
+  const auto before = allocator->getDeviceStats(index).allocated_bytes[kAll].current;
   work();
   synchronize(device);
-  return allocator->getDeviceStats(device.index()).allocated_bytes[kAll].peak - before;
+  return allocator->getDeviceStats(index).allocated_bytes[kAll].peak - before;
 }
 
 }  // namespace contextpool::runtime

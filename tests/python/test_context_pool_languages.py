@@ -49,7 +49,8 @@ def test_the_other_language_gives_the_same_outputs(writer: str, dims: int, causa
         pool.load_state_dict(load_file(folder / "weights.safetensors"))
         y, windows = pool(x, mask=mask, return_windows=True)
         output = load_file(folder / "output.safetensors")
-        assert (y - output["y"]).abs().max() <= 1e-5 * max(1, y.abs().max()), options
+        # docs/accuracy.md's bound for products of other shapes: a size that is off by 1e-5 moves a ramp's average by more.
+        assert (y - output["y"]).abs().max() <= 5e-5 * max(1, y.abs().max()), options
         for name in ("log_weight", "sigma"):
             ours, theirs = getattr(windows, name), output.get(name)
             assert (ours is None) == (theirs is None), (options, name)

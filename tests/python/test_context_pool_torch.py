@@ -48,9 +48,11 @@ def test_one_compiled_graph_serves_every_length() -> None:
     torch.compiler.reset()
     pool, counter = small("gaussian"), torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(pool, fullgraph=True, backend=counter, dynamic=True)
-    for tokens in (21, 34, 55):
+    assert_compiled_equals_eager(pool, compiled, 21)
+    compilations = counter.frame_count  # torch 2.11 makes numbers symbols, and compiles again with them as they are
+    for tokens in (34, 55):
         assert_compiled_equals_eager(pool, compiled, tokens)
-    assert counter.frame_count == 1
+    assert 1 <= counter.frame_count == compilations
 
 
 def test_compiles_with_inductor() -> None:
