@@ -33,7 +33,7 @@ Prediction predict(const ContextPoolOptions& options, PredictorImpl* predictor, 
   if (predictor == nullptr) return {};
   if (predictor->has_windows(x, padded)) {
     auto [weights, sizes] = predictor->windows(x);
-    return {predicts_weights(options) ? weights : Tensor(), predicts_sizes(options) ? sizes : Tensor(), {}, {}};
+    return {predicts_weights(options) ? weights : Tensor(), sizes, {}, {}};
   }
   const auto channels = predictor->forward(x, padded).transpose(1, 2);
   return {predicts_weights(options) ? channels.slice(1, 0, options.groups) : Tensor(),

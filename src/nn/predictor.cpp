@@ -167,8 +167,8 @@ torch::Tensor PredictorImpl::forward(const torch::Tensor& x, const torch::Tensor
 }
 
 bool PredictorImpl::has_windows(const torch::Tensor& x, const torch::Tensor& padded) const {
-  return x.is_cuda() && dims_ == 1 && !padded.defined() &&
-         (options_.size_norm == "sigmoid" || !predicts_sizes(options_));
+  return x.is_cuda() && dims_ == 1 && !padded.defined() && options_.locality == "gaussian" &&
+         options_.size_norm == "sigmoid";
 }
 
 std::pair<torch::Tensor, torch::Tensor> PredictorImpl::windows(const torch::Tensor& x) {
@@ -177,7 +177,7 @@ std::pair<torch::Tensor, torch::Tensor> PredictorImpl::windows(const torch::Tens
   const auto taps = with_taps(p1["weight"]).size(2);
   auto [weights, sizes] =
       predict_windows(product, p1["bias"], with_taps(p2["weight"]), p2["bias"], options_.causal ? taps - 1 : taps / 2,
-                      predicts_sizes(options_) ? options_.groups : 0, size_map(options_, x.size(1)));
+                      options_.groups, size_map(options_, x.size(1)));
   return {std::move(weights), std::move(sizes)};
 }
 

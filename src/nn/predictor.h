@@ -25,9 +25,9 @@ class PredictorImpl : public torch::nn::Cloneable<PredictorImpl> {
   // there. The second layer is computed in float32 under autocast too.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& padded);
 
-  // On CUDA, where nothing is padded and each size depends on its own token alone: log weights and sizes of rows x
-  // [B, N, D], [B, groups, N] each (no groups where they are not predicted), in a few passes over memory. With
-  // forward's weights, up to rounding.
+  // On CUDA, for the operator's Gaussian windows, where nothing is padded and each size depends on its own token alone:
+  // log weights and sizes of rows x [B, N, D], [B, groups, N] each (no groups where they are not predicted), in a few
+  // passes over memory. What forward gives, up to rounding.
   bool has_windows(const torch::Tensor& x, const torch::Tensor& padded) const;
   std::pair<torch::Tensor, torch::Tensor> windows(const torch::Tensor& x);
 

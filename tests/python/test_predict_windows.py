@@ -1,11 +1,17 @@
-"""The operator predict_windows: the predictor as PyTorch's convolutions compute it, in float64, and as a citizen of PyTorch."""
+"""The operator predict_windows: the predictor as PyTorch's convolutions compute it, in float64, and as a citizen of PyTorch;
+and where the module takes it instead of calling its layers."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from context_pool_cases import scattered
 from contextpool import ops
+from contextpool.nn import ContextPool1d
+from contextpool.nn._predictor import Predictor
 from pool1d_cases import devices
 
 OPS = torch.ops.contextpool
@@ -20,12 +26,12 @@ def inputs(
     def draw(*shape: int, of: torch.dtype) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64).to(device, of).requires_grad_()
 
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    parameter_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     return (
         draw(batch, tokens, taps * hidden, of=dtype),
-        draw(hidden, of=wide),
-        draw(channels, hidden, taps, of=wide),
-        draw(channels, of=wide),
+        draw(hidden, of=parameter_dtype),
+        draw(channels, hidden, taps, of=parameter_dtype),
+        draw(channels, of=parameter_dtype),
     )
 
 
@@ -177,3 +183,86 @@ def test_of_no_tokens(device: str, shape: tuple[int, int]) -> None:
     (log_weight.sum() + sigma.sum()).backward()
     assert log_weight.shape == sigma.shape == (shape[0], 2, shape[1])
     assert all(t.grad is not None and not t.grad.any() for t in leaves)
+
+
+# The module asks for CUDA. Everything else about it can be tested anywhere.
+def take_the_operator(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that has an entry for each time that the operator was taken."""
+    taken: list[int] = []
+
+    def has_windows(self: Predictor, x: Tensor, padded: Tensor | None) -> bool:
+        taken.extend([x.shape[1]] * (padded is None and self._is_for_operator()))
+        return padded is None and self._is_for_operator()
+
+    monkeypatch.setattr(Predictor, "has_windows", has_windows)
+    return taken
+
+
+def results_of(pool: nn.Module, x: Tensor) -> list[Tensor]:
+    leaf = x.clone().requires_grad_()
+    y = pool(leaf)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), [leaf, *pool.parameters()])]
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize(
+    "options",
+    (
+        {},
+        {"groups": 4},
+        {"size_range": 0.0},
+        {"weights": "uniform"},
+        {"weights": "unnormalized"},
+        {"predictor": "mlp", "groups": 2},
+        {"predictor": "attention"},
+        {"kernel": 5, "hidden": 20},
+    ),
+    ids=str,
+)
+def test_the_module_gives_the_same_by_the_operator(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], causal: bool
+) -> None:
+    pool = ContextPool1d(16, causal=causal, reference_length=30 if causal else 0, **options)
+    pool, x = scattered(pool, torch.float64), torch.randn(2, 20, 16, dtype=torch.float64)
+    by_layers = results_of(pool, x)
+    taken = take_the_operator(monkeypatch)
+    for got, want in zip(results_of(pool, x), by_layers, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+    assert taken == [20]
+
+
+@pytest.mark.parametrize("what", ("hook", "parametrization", "forward", "layer", "padding", "locality"))
+def test_the_module_calls_its_layers_where_more_hangs_on_it(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    pool = ContextPool1d(16, locality="adaptive_window" if what == "locality" else "gaussian")
+    x, layer, calls = torch.randn(2, 20, 16), pool.predictor.conv1, list[str]()
+    if what == "hook":
+        layer.register_forward_hook(lambda *_: calls.append("hook"))
+    elif what == "parametrization":
+        nn.utils.parametrizations.weight_norm(layer)
+    elif what == "forward":  # as accelerate does
+        original = layer.forward
+        layer.forward = lambda of: (calls.append("forward"), original(of))[1]
+    elif what == "layer":  # as adapters do
+        pool.predictor.conv1 = nn.Sequential(layer)
+    want = pool(x)
+    before, taken = list(calls), take_the_operator(monkeypatch)
+    y = pool(x, lengths=[20, 20]) if what == "padding" else pool(x)
+    assert not taken and calls == 2 * before
+    torch.testing.assert_close(y, want)
+
+
+@pytest.mark.parametrize("bfloat16", (False, True))
+def test_the_module_compiles_with_the_operator(monkeypatch: pytest.MonkeyPatch, bfloat16: bool) -> None:
+    pool, x = ContextPool1d(16, causal=True, reference_length=30, groups=2), torch.randn(2, 20, 16)
+    taken = take_the_operator(monkeypatch)
+    torch.compiler.reset()
+
+    def call(run: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            y = run(x)
+        return [y.detach(), *torch.autograd.grad(y.float().square().sum(), [*pool.parameters()])]
+
+    eager, compiled = call(pool), call(torch.compile(pool, fullgraph=True, backend="aot_eager"))
+    assert taken
+    for got, want in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

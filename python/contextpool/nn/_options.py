@@ -115,6 +115,16 @@ class Options(OptionTable):
         limit = self.ratio * self.reference_length
         return max(limit, self.smallest_limit) if self.bounded_sizes else limit
 
+    def size_map(self, length: float) -> dict[str, float]:
+        """How the size channels of a row of that length become sizes, as ops.predict_windows takes it; with size_norm
+        "sigmoid"."""
+        limit = self.ratio * length
+        if not self.bounded_sizes:
+            return {"size_range": 0.0, "shift": 0.0, "least": 0.0, "span": limit}
+        start, least, largest = self.initial_sigma, self.smallest_size, max(limit, self.smallest_limit)
+        shift = math.log((start - least) / (largest - start))
+        return {"size_range": self.size_range, "shift": shift, "least": least, "span": largest - least}
+
     @property
     def size_bias(self) -> float:
         """The bias of the size channel with which initial_sigma holds."""

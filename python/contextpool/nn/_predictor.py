@@ -4,8 +4,9 @@
 tokens are 0 before each layer, as what lies beyond the ends is. With R = size_range the size channel is
 ``bias + R tanh((channel - bias) / R)``: the learnt size, and a bounded part that depends on the token.
 
-The layers are torch's own kinds, built and called as those are, and nothing reads their parameters from outside in a
-forward pass: hooks fire, adapters wrap them, and their parameters may be away in between.
+The layers are torch's own kinds, built and called as those are: hooks fire, adapters wrap them, and their parameters may
+be away in between. Only where a call would be no more than the class's forward do rows on CUDA get weights and sizes by
+one operator from the layers' parameters (Predictor.windows).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops import predict_windows
 from ._options import Options
 
 # Asked once: torch.compile cannot trace the question with every torch.
@@ -32,6 +34,11 @@ def weight_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def row_product(x: Tensor, weight: Tensor) -> Tensor:
+    """``x [B, N, I]`` times ``weight [O, I, K]``, tap by tap: ``[B, N, K O]``."""
+    return x @ weight.permute(1, 2, 0).flatten(1)
+
+
 def row_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: int) -> Tensor:
     """A convolution along a row as one matrix product and a sum of shifted rows.
 
@@ -39,7 +46,7 @@ def row_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, left: int) -
     is used as it lies. ``x [B, N, I]``, ``weight [O, I, K]``; tap k of output i falls on token ``i - left + k``.
     """
     outputs, _, taps = weight.shape
-    product = x @ weight.permute(1, 2, 0).flatten(1)
+    product = row_product(x, weight)
     if taps == 1:
         return product if bias is None else product + bias
     rows = F.pad(product, (0, 0, left, taps - 1 - left))
@@ -103,6 +110,17 @@ def _in_dtype_of(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor | None]:
     return weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
 
 
+def _is_plain(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether a call is no more than the class's forward: no hooks, nothing wrapped around it or put in its place."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return type(module) in kinds and not any(hooks) and "forward" not in vars(module)
+
+
 class Predictor(nn.Module):
     """``x [B, N, D] -> [B, N, channels]`` or ``x [B, C, H, W] -> [B, channels, H, W]``, in float32 (float64 for such
     x).
@@ -164,6 +182,28 @@ class Predictor(nn.Module):
             h = h.masked_fill(padded.unsqueeze(-1 if self.mlp else 1), 0)
         with no_autocast(x):
             return self._from_layers(second(h.to(weight_dtype(x))))
+
+    def has_windows(self, x: Tensor, padded: Tensor | None) -> bool:
+        """Whether :meth:`windows` gives what :meth:`forward` and the map to sizes would, up to rounding."""
+        return x.is_cuda and padded is None and self._is_for_operator()
+
+    def _is_for_operator(self) -> bool:
+        o = self.options
+        # A length that is a symbol to torch.compile is none for the operator.
+        known = bool(o.reference_length) or not torch.compiler.is_compiling()
+        gaussian = o.locality == "gaussian" and o.size_norm == "sigmoid"
+        plain = _is_plain(self, (Predictor,)) and all(_is_plain(f, (RowConvolution, PerToken)) for f in self.layers)
+        return self.dims == 1 and gaussian and known and plain
+
+    def windows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Log weights ``[B, G, N]``, without groups where they are not predicted, and sizes ``[B, G, N]``."""
+        o, (first, second) = self.options, self.layers
+        weight, bias = _in_dtype_of(x, first)
+        weight, of_second = (w.unsqueeze(-1) if self.mlp else w for w in (weight, second.weight))
+        assert bias is not None and second.bias is not None
+        left = 0 if self.mlp else int(cast(RowConvolution, first).padding[0])
+        size_map = o.size_map(o.reference_length or x.shape[1])
+        return predict_windows(row_product(x, weight), bias, of_second, second.bias, left, o.groups, **size_map)
 
     def _to_layers(self, x: Tensor) -> Tensor:
         """A Linear has its channels last, convolutions theirs second."""

@@ -330,6 +330,9 @@ class ContextPool1d(_ContextPool):
     def _predict(self, x: Tensor, padded: Tensor | None) -> Prediction:
         if self.predictor is None:
             return Prediction()
+        if self.predictor.has_windows(x, padded):
+            of_operator, sizes = self.predictor.windows(x)
+            return Prediction(of_operator if self.options.predicts_weights else None, sizes)
         channels = self.predictor(x, padded).transpose(1, 2)  # [B, channels, N]
         weights = channels[:, : self.options.groups] if self.options.predicts_weights else None
         return Prediction(weights, self._sizes(channels, padded))
