@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 CLEAN = BUILD / "tidy"
-TIDY = "clang-tidy-19"
+TIDY = ROOT / ".venv/bin/clang-tidy"
 # Each file as the build compiles it, but for what clang does not know: gcc's OpenMP and gcc-only flags.
 EXTRA = ("-fno-openmp", "-Wno-unknown-warning-option", "-Wno-ignored-optimization-argument")
 
@@ -49,7 +49,7 @@ def keys(common: bytes) -> dict[str, str]:
 
 def look_at(path: str) -> str:
     """What clang-tidy has to say about a file; nothing if all is well."""
-    arguments = [TIDY, "-quiet", "-p", str(BUILD), *(f"-extra-arg={flag}" for flag in EXTRA), path]
+    arguments = [str(TIDY), "-quiet", "-p", str(BUILD), *(f"-extra-arg={flag}" for flag in EXTRA), path]
     done = subprocess.run(arguments, capture_output=True, text=True)
     if done.returncode == 0 and "warning:" not in done.stdout:
         return ""

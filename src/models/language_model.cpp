@@ -86,7 +86,7 @@ LanguageModelImpl::LanguageModelImpl(LanguageModelOptions options) : options_(st
   dropout_ = register_module("dropout", torch::nn::Dropout(o.dropout));
   const auto blocks = register_module("blocks", torch::nn::ModuleList());
   for (int64_t layer = 0; layer < o.layers; ++layer) {
-    blocks_.push_back(nn::TransformerBlock(block_of(o, layer)));
+    blocks_.emplace_back(block_of(o, layer));
     blocks->push_back(blocks_.back());
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.features})));

@@ -126,13 +126,13 @@ class ResidualBlockImpl : public torch::nn::Module {
  private:
   void add(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
     const auto number = std::to_string(convolutions_.size() + 1);
-    convolutions_.push_back(register_module("conv" + number, convolution(in, out, kernel, stride)));
-    norms_.push_back(register_module("bn" + number, torch::nn::BatchNorm2d(out)));
+    convolutions_.emplace_back(register_module("conv" + number, convolution(in, out, kernel, stride)));
+    norms_.emplace_back(register_module("bn" + number, torch::nn::BatchNorm2d(out)));
   }
 
   Tensor shortcut(const Tensor& x) {
     if (downsample_) return downsample_->forward(x);
-    const auto near = stride_ == 1 ? x : x.slice(2, 0, std::nullopt, stride_).slice(3, 0, std::nullopt, stride_);
+    auto near = stride_ == 1 ? x : x.slice(2, 0, std::nullopt, stride_).slice(3, 0, std::nullopt, stride_);
     if (new_features_ == 0) return near;
     return torch::constant_pad_nd(near, {0, 0, 0, 0, new_features_ / 2, new_features_ - new_features_ / 2});
   }

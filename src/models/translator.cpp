@@ -16,7 +16,8 @@ void check_tokens(const char* what, const torch::Tensor& tokens) {
 
 // A matrix of `parts` matrices one under the other.
 void unit_scaling(const torch::Tensor& weight, int64_t parts) {
-  const double bound = std::sqrt(6.0 / static_cast<double>(weight.size(0) / parts + weight.size(1)));
+  const auto rows = weight.size(0) / parts;
+  const double bound = std::sqrt(6.0 / static_cast<double>(rows + weight.size(1)));
   weight.uniform_(-bound, bound);
 }
 

@@ -141,7 +141,7 @@ Tensor VisionTransformerImpl::run(const Tensor& images, std::vector<nn::Windows>
   for (auto& block : blocks_) x = block->forward(x, prefix_tokens(), grid(), windows);
   if (options_.readout == "mean") return head_(norm_(x.slice(1, prefix_tokens())).mean(1));
   x = norm_(x.slice(1, 0, prefix_tokens()));  // of each token by itself; the patches' are not needed
-  const auto logits = head_(x.select(1, 0));
+  auto logits = head_(x.select(1, 0));
   if (!options_.distilled) return logits;
   const auto distilled = head_dist_(x.select(1, 1));
   return is_training() ? torch::stack({logits, distilled}, 1) : (logits + distilled) / 2;

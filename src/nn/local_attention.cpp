@@ -46,7 +46,7 @@ void LocalWindowsImpl::reset_parameters() {
   width.uniform_(-vector_bound, vector_bound);
 }
 
-LocalWindowsImpl::Predicted LocalWindowsImpl::forward(const torch::Tensor& q, const torch::Tensor& keys) {
+LocalWindowsImpl::Predicted LocalWindowsImpl::forward(const torch::Tensor& q, const torch::Tensor& keys) const {
   // Half types could not tell neighbours apart.
   const auto float_type = torch::promote_types(q.scalar_type(), torch::kFloat);
   const auto hidden = torch::matmul(q, weight.transpose(1, 2)).tanh().to(float_type);

@@ -72,7 +72,7 @@ std::string mean_and_spread(const std::optional<Summary>& s, int digits) {
 std::string mean_and_interval(const std::vector<double>& values, int digits) {
   if (values.empty()) return "-";
   const auto s = summarize(values);
-  const auto mean = with_sign(s.mean, digits);
+  auto mean = with_sign(s.mean, digits);
   if (!s.half) return mean;
   return mean + " [" + with_sign(s.mean - *s.half, digits) + ", " + with_sign(s.mean + *s.half, digits) + "]";
 }

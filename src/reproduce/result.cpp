@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <ranges>
 
 #include "contextpool/io/files.h"
 #include "contextpool/models/model_file.h"
@@ -36,8 +37,8 @@ std::optional<double> figure_at(const Json& json, const std::string& pointer) {
 // The last line that is an object: a command may have said something before it.
 Json printed(const fs::path& file) {
   const auto lines = lines_of(file);
-  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    auto json = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  for (const auto& line : std::views::reverse(lines)) {
+    auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object()) return json;
   }
   TORCH_CHECK_VALUE(false, file.string(), ": expected a JSON object, which eval --json prints");
@@ -67,8 +68,8 @@ Training training_of(const fs::path& file) {
 }
 
 double logged(const Training& training, const std::string& pointer, const fs::path& file) {
-  for (auto line = training.log.rbegin(); line != training.log.rend(); ++line) {
-    if (const auto figure = figure_at(*line, pointer)) return *figure;
+  for (const auto& line : std::views::reverse(training.log)) {
+    if (const auto figure = figure_at(line, pointer)) return *figure;
   }
   TORCH_CHECK_VALUE(false, file.string(), ": no line has ", pointer);
 }
@@ -177,7 +178,7 @@ std::vector<Result> read_results(const Setting& setting) {
   fs::directory_iterator entries(folder, code);
   if (code) throw io::FileError(folder, "read", code.value());
   for (const auto& entry : entries) {
-    if (entry.path().extension() == ".json" && !entry.path().filename().string().starts_with(".")) {
+    if (entry.path().extension() == ".json" && !entry.path().filename().string().starts_with('.')) {
       files.push_back(entry.path());
     }
   }

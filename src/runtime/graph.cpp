@@ -20,25 +20,29 @@ struct Graph::Recording {
 
 namespace {
 
+bool succeeds(const std::function<void()>& call) {
+  try {
+    call();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 // A recording that failed leaves the allocators, of the device and of pinned memory, serving its pool, the generator
 // recording, and an error that the next call would report.
 void clean_up(at::cuda::CUDAGraph& graph, c10::DeviceIndex device, at::cuda::MempoolId_t pool) {
-  try {
-    graph.capture_end();
-    return;  // what failed was not the recording itself
-  } catch (const c10::Error&) {
-  }
-  try {
+  if (succeeds([&] { graph.capture_end(); })) return;  // what failed was not the recording itself
+  // Where capture_end came as far as that, these fail, and the graph releases the pool.
+  succeeds([&] {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool);
     c10::cuda::CUDACachingAllocator::releasePool(device, pool);
-  } catch (const c10::Error&) {  // capture_end came as far as that, and the graph releases it
-  }
-  try {
+  });
+  succeeds([&] {
     auto* pinned = at::getHostAllocator(at::kCUDA);
     pinned->end_allocate_to_pool(pool);
     pinned->release_pool(pool);
-  } catch (const c10::Error&) {  // the same
-  }
+  });
   auto generator = at::cuda::detail::getDefaultCUDAGenerator(device);
   generator.graphsafe_set_state(generator.clone());
   (void)cudaGetLastError();

@@ -26,7 +26,7 @@ TEST(EpochItems, AreTheSameFromAnyStepAndCrossEpochs) {
   }
   std::vector<std::vector<std::int64_t>> epochs(4);
   for (const auto& e : all) epochs[static_cast<std::size_t>(e.epoch)].push_back(e.item);
-  for (const auto& epoch : epochs) EXPECT_EQ(std::accumulate(epoch.begin(), epoch.end(), 0), 45);
+  for (const auto& epoch : epochs) EXPECT_EQ(std::accumulate(epoch.begin(), epoch.end(), std::int64_t{0}), 45);
   EXPECT_NE(epochs[0], epochs[1]);
 }
 

@@ -137,7 +137,7 @@ Json answer(const Words& words) {
 }  // namespace
 }  // namespace contextpool::eval
 
-int main() {
+int main() try {
   using namespace contextpool::eval;
   for (std::string line; std::getline(std::cin, line);) {
     Json result;
@@ -148,4 +148,8 @@ int main() {
     }
     std::cout << result.dump() << "\n";
   }
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

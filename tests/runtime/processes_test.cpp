@@ -20,7 +20,7 @@ int free_port() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  ::bind(s, reinterpret_cast<sockaddr*>(&address), size);
+  EXPECT_EQ(::bind(s, reinterpret_cast<sockaddr*>(&address), size), 0);
   ::getsockname(s, reinterpret_cast<sockaddr*>(&address), &size);
   ::close(s);
   return ntohs(address.sin_port);

@@ -24,7 +24,7 @@ class LocalWindowsImpl : public torch::nn::Module {
     torch::Tensor centre, width;  // P and D, [batch, heads, queries, 1] in float32 or float64
   };
   // q [batch, heads, queries, head features]; keys: I of each query, [batch or 1, 1, queries or 1, 1].
-  Predicted forward(const torch::Tensor& q, const torch::Tensor& keys);
+  Predicted forward(const torch::Tensor& q, const torch::Tensor& keys) const;
 
   // Attention with these windows; arguments as for full_attention of src/nn/sight.h.
   torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, const Sight& sight);

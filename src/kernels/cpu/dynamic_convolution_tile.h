@@ -92,7 +92,7 @@ __attribute__((always_inline)) inline void coefficients(const T* const* inner, c
                                                         std::int64_t row, Vec<T> (&a)[kTokens][taps]) {
   for (int k = 0; k < taps; ++k) {
     const auto w = load(panel + k * kLanes<T>);
-    for (int t = 0; t < kTokens; ++t) a[t][k] = w;
+    for (auto& of_token : a) of_token[k] = w;
   }
   for (std::int64_t r = 0; r < rank; ++r) {
     panel += row;

@@ -91,7 +91,7 @@ void convolve_tile(const TokenRow<S>& x, std::int64_t tokens, std::int64_t chann
       return;
     }
     Vec<T> sum[kTile];
-    for (std::int64_t t = 0; t < kTile; ++t) sum[t] = start;
+    for (auto& of_token : sum) of_token = start;
     for (std::int64_t k = 0; k < taps.taps; ++k) {
       const auto w = get<kWhole>(taps.weight + k * channels + c, n);
       const auto* p = x.at(begin - taps.left + k, c);

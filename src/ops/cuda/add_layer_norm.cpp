@@ -82,7 +82,7 @@ AddLayerNormResults add_layer_norm_backward_cuda(const std::optional<at::Tensor>
   const auto centre = mean.contiguous(), scale = rstd.contiguous();
   args.weight = w.const_data_ptr<float>();
   auto dx = at::empty(sum.sizes(), sum.options());
-  auto dbranch = narrow ? at::empty(sum.sizes(), sum.options().dtype(*narrow)) : at::empty({0}, sum.options());
+  auto dbranch = narrow ? at::empty(sum.sizes(), sum.options().dtype(narrow)) : at::empty({0}, sum.options());
   auto dweight = at::empty(weight.sizes(), w.options()), dbias = at::empty(weight.sizes(), w.options());
   const auto scratch = c10::cuda::CUDACachingAllocator::get()->allocate(cuda::add_layer_norm_backward_workspace(args));
   C10_CUDA_CHECK(cuda::add_layer_norm_backward(

@@ -26,7 +26,7 @@ AddLayerNormResults add_layer_norm_backward_meta(const std::optional<at::Tensor>
   check_add_layer_norm_backward(dsum, dnormed, sum, weight);
   const auto column = [&] { return at::empty_symint(weight.sym_sizes(), weight.options()); };
   return {at::empty_symint(sum.sym_sizes(), sum.options()),
-          narrow ? at::empty_symint(sum.sym_sizes(), sum.options().dtype(*narrow)) : at::empty({0}, sum.options()),
+          narrow ? at::empty_symint(sum.sym_sizes(), sum.options().dtype(narrow)) : at::empty({0}, sum.options()),
           column(), column()};
 }
 
