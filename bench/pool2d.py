@@ -54,11 +54,11 @@ def compare(cases: Iterable[tuple[int, int, int, int]], seconds: float) -> Itera
                *(f"{t[k] / t[0]:.1f}" for t in (forward, both) for k in (1, 2)), f"{difference:.0e}"]  # fmt: skip
 
 
-def large(shape: tuple[int, int, int, int], channels_last: bool, wide: bool) -> dict[str, float]:
+def large(shape: tuple[int, int, int, int], channels_last: bool, beyond_map: bool) -> dict[str, float]:
     """One map, in a process of its own so that the peak is its own."""
     step(pool, maps(1, 8, 32, 1), 1)()  # starts threads
     tensors = maps(*shape, channels_last=channels_last)
-    if wide:  # every window reaches beyond the map
+    if beyond_map:  # every window reaches beyond the map
         tensors[2] += shape[2]
     run = step(pool, tensors, 1)
     before = memory("VmRSS")
@@ -120,10 +120,10 @@ def main() -> None:
     print(f"\n{' x '.join(map(str, shape[:3]))} x {shape[2]}: forward and backward once; extra memory at its peak.\n")
     rows = []
     for channels_last in ("no", "yes"):
-        for wide in ("no", "yes"):
-            command = [sys.executable, __file__, *sys.argv[1:], "--large", channels_last, wide]
+        for beyond_map in ("no", "yes"):
+            command = [sys.executable, __file__, *sys.argv[1:], "--large", channels_last, beyond_map]
             r = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            rows.append([channels_last, wide, f"{r['ms']:.0f}", f"{r['extra']:.1f}"])
+            rows.append([channels_last, beyond_map, f"{r['ms']:.0f}", f"{r['extra']:.1f}"])
     print_table(["channels last", "windows beyond the map", "ms", "memory / size of x"], rows)
 
 

@@ -85,7 +85,7 @@ class Model(nn.Module):
         return self.norm(x) @ self.token.weight.T
 
 
-class Run:
+class Training:
     """One training; on a GPU a step is the replay of a graph on a stream of its own."""
 
     def __init__(self, form: str, cell: str, seed: int, text: Tensor, steps: int, device: torch.device) -> None:
@@ -182,7 +182,7 @@ def shares(log_weight: Tensor, sigma: Tensor) -> Tensor:
     return scores.masked_fill(distance < 0, -math.inf).softmax(-1)
 
 
-def look(run: Run, step: int) -> list[dict]:
+def look(run: Training, step: int) -> list[dict]:
     """Takes a step; by layer, what the windows are and how far the step moved them."""
     before = run.windows()
     run.step()
@@ -203,7 +203,7 @@ def look(run: Run, step: int) -> list[dict]:
     return rows
 
 
-def train(runs: list[Run], steps: int, watch: bool) -> list[list[dict]]:
+def train(runs: list[Training], steps: int, watch: bool) -> list[list[dict]]:
     seen: list[list[dict]] = [[] for _ in runs]
     for step in range(steps):
         if watch and step in WATCHED:
@@ -238,7 +238,7 @@ def main() -> None:
     together = args.together if device.type == "cuda" else 1
     scores: dict[tuple[str, str], list[float]] = {}
     for first in range(0, len(wanted), together):
-        runs = [Run(*which, text, args.steps, device) for which in wanted[first : first + together]]
+        runs = [Training(*which, text, args.steps, device) for which in wanted[first : first + together]]
         seen = train(runs, args.steps, args.watch)
         for run, watched in zip(runs, seen, strict=True):
             bits = run.score(args.held_out)

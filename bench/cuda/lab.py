@@ -96,8 +96,8 @@ def check_case(op, dtype, b, n, m, d, causal, size, weight, algorithm, seed=0, t
     if transposed:
         given = given.transpose(1, 2).contiguous().transpose(1, 2)
     got = run(op, given, l, sigma, causal, algorithm, dy)
-    again = run(op, given, l, sigma, causal, algorithm, dy)
-    same = all(torch.equal(p, q) for p, q in zip(got, again))
+    repeated = run(op, given, l, sigma, causal, algorithm, dy)
+    same = all(torch.equal(p, q) for p, q in zip(got, repeated))
     worst = Reference(Inputs(x, l, sigma), causal, dy, None).ratios(got)
     ok = same and max(worst) <= 1
     label = f"{str(dtype)[6:]:9} {b},{n},{m},{d} {'causal' if causal else 'both':6}"

@@ -59,9 +59,9 @@ def misses() -> int:
         for shape in CHECKS:
             for taps in (1, 3, 4, 7, 15, 31, 40):
                 x, weight, dy = inputs(shape, taps, dtype)
-                wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+                in_float64 = [t.detach().double().requires_grad_() for t in (x, weight)]
                 got = [y := ours(x, weight), *torch.autograd.grad(y, (x, weight), dy)]
-                want = [y := conv(*wide), *torch.autograd.grad(y, wide, dy.double())]
+                want = [y := conv(*in_float64), *torch.autograd.grad(y, in_float64, dy.double())]
                 for name, a, b in zip(("y", "dx", "dweight"), got, want, strict=True):
                     error = ((a.double() - b).abs().max() / b.abs().max()).item()
                     if not error <= bound:

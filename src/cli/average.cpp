@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 std::vector<fs::path> last_checkpoints(const std::string& run, std::int64_t count) {
   auto steps = io::checkpoint_steps(run);
   if (static_cast<std::int64_t>(steps.size()) < count) {
-    throw Wrong(run + ": has " + std::to_string(steps.size()) + " checkpoints, not " + std::to_string(count) +
-                "; a run keeps the last few (train --keep)");
+    throw UsageError(run + ": has " + std::to_string(steps.size()) + " checkpoints, not " + std::to_string(count) +
+                     "; a run keeps the last few (train --keep)");
   }
   steps.erase(steps.begin(), steps.end() - count);
   std::vector<fs::path> files;
@@ -52,10 +52,10 @@ int average(const Arguments& arguments) {
   app.add_option("--out", out, "file to write")->take_last();
   app.add_option("files", named, "safetensors files to average, instead of --run")->take_all();
   if (!parse(app, arguments)) return 0;
-  if (out.empty()) throw Wrong("--out FILE is needed: the file to write");
-  if (run.empty() == named.empty()) throw Wrong("one of --run DIR and safetensors FILES is needed");
-  if (last < 1) throw Wrong("--last is " + std::to_string(last) + ", expected at least 1");
-  if (!run.empty() && !fs::is_directory(run)) throw Wrong(run + ": is not a run folder");
+  if (out.empty()) throw UsageError("--out FILE is needed: the file to write");
+  if (run.empty() == named.empty()) throw UsageError("one of --run DIR and safetensors FILES is needed");
+  if (last < 1) throw UsageError("--last is " + std::to_string(last) + ", expected at least 1");
+  if (!run.empty() && !fs::is_directory(run)) throw UsageError(run + ": is not a run folder");
 
   const auto files = run.empty() ? std::vector<fs::path>(named.begin(), named.end()) : last_checkpoints(run, last);
   const io::SafetensorsFile newest(files.back());

@@ -72,7 +72,7 @@ std::string named_model(const Arguments& arguments) {
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& e) {
-    throw Wrong(e.what());
+    throw UsageError(e.what());
   }
   return f.model;
 }
@@ -114,8 +114,8 @@ std::optional<models::FoundModel> twin_of(const BenchFlags& f, const models::Fam
   if (!f.beside.empty()) {
     auto named = as_command([&] { return models::find_model(f.beside); });
     if (&named.family != &family) {
-      throw Wrong("--beside " + f.beside + " is a " + named.family.name() + ", and --model " + f.model + " a " +
-                  family.name() + "; expected models of one family");
+      throw UsageError("--beside " + f.beside + " is a " + named.family.name() + ", and --model " + f.model + " a " +
+                       family.name() + "; expected models of one family");
     }
     return named;
   }
@@ -224,11 +224,11 @@ void print_profile(train::MeasuredModel& model, std::int64_t steps, bool cpu) {
 
 void check_numbers(const BenchFlags& f) {
   for (const auto& [name, value] : {std::pair{"--steps", f.steps}, {"--length", f.length}, {"--batch", f.batch}}) {
-    if (value < 1) throw Wrong(std::string(name) + " is " + std::to_string(value) + ", expected at least 1");
+    if (value < 1) throw UsageError(std::string(name) + " is " + std::to_string(value) + ", expected at least 1");
   }
   if (f.threads < 0 || f.threads > kMostThreads)
-    throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
-  if (!(f.peak >= 0)) throw Wrong("--peak is " + std::to_string(f.peak) + ", expected 0 (as known) or more");
+    throw UsageError("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
+  if (!(f.peak >= 0)) throw UsageError("--peak is " + std::to_string(f.peak) + ", expected 0 (as known) or more");
 }
 
 int bench_step(const Arguments& arguments) {
@@ -293,11 +293,11 @@ int bench_loader(const Arguments& arguments) {
   check_numbers(f);
   for (const auto count : threads) {
     if (count < 1 || count > kMostLoaders)
-      throw Wrong("--loaders is " + std::to_string(count) + ", expected 1 to " + std::to_string(kMostLoaders));
+      throw UsageError("--loaders is " + std::to_string(count) + ", expected 1 to " + std::to_string(kMostLoaders));
   }
   if (!(seconds > 0 && seconds <= kLongest))
-    throw Wrong("--seconds is " + std::to_string(seconds) + ", expected more than 0, at most " +
-                std::to_string(static_cast<int>(kLongest)));
+    throw UsageError("--seconds is " + std::to_string(seconds) + ", expected more than 0, at most " +
+                     std::to_string(static_cast<int>(kLongest)));
   f.options.stages = {{f.length, f.batch}};
   const auto task = as_command([&] {
     const auto data = flags.data_options();
@@ -329,7 +329,7 @@ int bench(const Arguments& arguments) {
                  "contextpool bench loader  how fast the batches of a training are made\n";
     return 0;
   }
-  throw Wrong("contextpool bench: expected step or loader" + (word.empty() ? "" : ", not \"" + word + "\""));
+  throw UsageError("contextpool bench: expected step or loader" + (word.empty() ? "" : ", not \"" + word + "\""));
 }
 
 }  // namespace contextpool::cli

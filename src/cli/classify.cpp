@@ -19,8 +19,8 @@ int classify(const Arguments& arguments) {
   app.add_option("files", files, "pictures")->take_all();
   app.add_option("--top", top, "classes to print for each picture");
   if (!parse(app, arguments)) return 0;
-  if (files.empty()) throw Wrong("a picture FILE is needed");
-  if (top < 1) throw Wrong("--top is " + std::to_string(top) + ", expected at least 1");
+  if (files.empty()) throw UsageError("a picture FILE is needed");
+  if (top < 1) throw UsageError("--top is " + std::to_string(top) + ", expected at least 1");
   const auto device = as_command([&] { return runtime::device_named(flags.device); });
 
   tasks::TrainedClassifier classifier(flags.file(), device);

@@ -14,12 +14,12 @@
 
 namespace contextpool::cli {
 
-constexpr int kFailed = 1, kWrong = 2, kSignalled = 128;
+constexpr int kFailed = 1, kUsageError = 2, kSignalled = 128;
 
 using Arguments = std::vector<std::string>;
 
 // A command line or config file that cannot be: one line for the user.
-class Wrong : public std::runtime_error {
+class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -30,7 +30,7 @@ auto as_command(F&& f) -> decltype(f()) {
   try {
     return std::forward<F>(f)();
   } catch (const c10::Error& e) {
-    throw Wrong(e.what_without_backtrace());
+    throw UsageError(e.what_without_backtrace());
   }
 }
 
@@ -55,8 +55,8 @@ int doctor(const Arguments& arguments);
 // "contextpool 0.1.0, torch 2.13.0"
 std::string version();
 
-// Parses the arguments of a subcommand. False if help was asked for and printed. Throws Wrong, with the nearest name
-// where one is unknown. Whole numbers are decimal and must fit.
+// Parses the arguments of a subcommand. False if help was asked for and printed. Throws UsageError, with the nearest
+// name where one is unknown. Whole numbers are decimal and must fit.
 bool parse(CLI::App& app, const Arguments& arguments);
 
 // The long names of an app's options, without the dashes.

@@ -35,7 +35,7 @@ std::string quoted(const std::string& word) {
   std::ostringstream text;
   text << toml::value<std::string>(word);
   auto result = text.str();
-  if (!result.starts_with("'")) return result;
+  if (!result.starts_with('\'')) return result;
   return '"' + result.substr(1, result.size() - 2) + '"';  // one way to write a plain string
 }
 
@@ -50,7 +50,7 @@ std::string word_of(const std::string& where, const toml::node& node) {
   if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
   if (const auto* number = node.as_floating_point()) return word_of(number->get());
-  throw Wrong(where + ": expected a word, a number, true or false, or a list of such");
+  throw UsageError(where + ": expected a word, a number, true or false, or a list of such");
 }
 
 void add(ConfigFile& config, const std::string& key, const toml::node& node) {
@@ -58,11 +58,11 @@ void add(ConfigFile& config, const std::string& key, const toml::node& node) {
   std::vector<std::string> words;
   if (const auto* list = node.as_array()) {
     for (const auto& item : *list) words.push_back(word_of(where, item));
-    if (words.empty()) throw Wrong(where + ": an empty list; expected a value, or one for each stage");
+    if (words.empty()) throw UsageError(where + ": an empty list; expected a value, or one for each stage");
   } else {
     words.push_back(word_of(where, node));
   }
-  if (!config.values.emplace(key, words).second) throw Wrong(where + " is set twice");
+  if (!config.values.emplace(key, words).second) throw UsageError(where + " is set twice");
 }
 
 std::string section_of(const CLI::Option& option) { return CLI::detail::to_lower(option.get_group()); }
@@ -73,7 +73,7 @@ ConfigFile read_config(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  if (!file.good() && !file.eof()) throw Wrong(path + ": cannot be read as a config file");
+  if (!file.good() && !file.eof()) throw UsageError(path + ": cannot be read as a config file");
   return parse_config(path, text.str());
 }
 
@@ -82,7 +82,7 @@ ConfigFile parse_config(const std::string& name, const std::string& text) {
   try {
     table = toml::parse(text);
   } catch (const toml::parse_error& e) {
-    throw Wrong(name + ": line " + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+    throw UsageError(name + ": line " + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
   }
   ConfigFile config{name, {}, {}};
   for (const auto& [key, node] : table) {
@@ -115,8 +115,8 @@ ConfigFile preset(const std::string& name) {
     config.sections.merge(below.sections);
     return config;
   }
-  throw Wrong("unknown preset \"" + name + "\"" + did_you_mean(name, preset_names()) + " (they are " +
-              CLI::detail::join(preset_names(), ", ") + ")");
+  throw UsageError("unknown preset \"" + name + "\"" + did_you_mean(name, preset_names()) + " (they are " +
+                   CLI::detail::join(preset_names(), ", ") + ")");
 }
 
 void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Arguments& arguments) {
@@ -128,14 +128,14 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
     for (const auto& [name, words] : file.values) {
       const auto* option = app.get_option_no_throw("--" + name);
       if (option != nullptr && !option->get_configurable())
-        throw Wrong(file.name + ": " + name + " is for the command line, not for a config file");
+        throw UsageError(file.name + ": " + name + " is for the command line, not for a config file");
       if (option == nullptr) {
-        throw Wrong(file.name + ": unknown key " + name + did_you_mean(name, flag_names(app), "", ""));
+        throw UsageError(file.name + ": unknown key " + name + did_you_mean(name, flag_names(app), "", ""));
       }
       const auto section = file.sections.find(name);
       if (section != file.sections.end() && section->second != section_of(*option)) {
-        throw Wrong(file.name + ": [" + section->second + "] has " + name + ", which belongs in [" +
-                    section_of(*option) + "]");
+        throw UsageError(file.name + ": [" + section->second + "] has " + name + ", which belongs in [" +
+                         section_of(*option) + "]");
       }
       if (option->count() == 0 && words != std::vector<std::string>{""}) open[name] = words;
     }
@@ -145,8 +145,8 @@ void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Argum
   all.insert(all.end(), arguments.begin(), arguments.end());
   try {
     parse(app, all);
-  } catch (const Wrong& e) {
-    throw Wrong(sources.empty() ? e.what() : sources + ": " + e.what());
+  } catch (const UsageError& e) {
+    throw UsageError(sources.empty() ? e.what() : sources + ": " + e.what());
   }
 }
 

@@ -26,8 +26,8 @@ std::vector<std::string> preset_names();
 ConfigFile preset(const std::string& name);
 
 // Parses the arguments, then the files' values for the flags that the arguments leave open; later files win. An unknown
-// key is Wrong, with the nearest name, and so is one in another section. The app's options keep all of it, as if it had
-// been typed.
+// key is a UsageError, with the nearest name, and so is one in another section. The app's options keep all of it, as if
+// it had been typed.
 void parse_with(CLI::App& app, const std::vector<ConfigFile>& files, const Arguments& arguments);
 
 // The words that stand for an option in a config file; none if it has no value. And to replace them.

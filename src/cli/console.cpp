@@ -33,8 +33,8 @@ std::size_t width_of(int descriptor) {
 
 }  // namespace
 
-void catch_signals(Again again) {
-  second_ends = again == Again::ends ? 1 : 0;
+void catch_signals(SecondSignal second) {
+  second_ends = second == SecondSignal::ends ? 1 : 0;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
     if (std::signal(signal, note) == SIG_IGN) std::signal(signal, SIG_IGN);  // as nohup asked
   }

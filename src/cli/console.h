@@ -43,8 +43,8 @@ class Progress {
 
 // From now on the signals are noted instead of ending the program, but for a second Ctrl-C or SIGTERM where that is
 // asked for. The number of the one that came, or 0.
-enum class Again { ends, ignored };
-void catch_signals(Again again = Again::ends);
+enum class SecondSignal { ends, ignored };
+void catch_signals(SecondSignal second = SecondSignal::ends);
 int caught_signal();
 
 }  // namespace contextpool::cli

@@ -140,18 +140,19 @@ int tokenize(const Arguments& arguments) {
   app.add_flag("--decode", f.decode, "with standard input: numbers of pieces back to text");
   if (!parse(app, arguments)) return 0;
   if (f.max_characters < 0)
-    throw Wrong("--max-characters is " + std::to_string(f.max_characters) + ", expected 0 (any) or more");
+    throw UsageError("--max-characters is " + std::to_string(f.max_characters) + ", expected 0 (any) or more");
   if (f.data.empty()) {
     if (f.vocabulary.empty())
-      throw Wrong("--data FILE is needed to make a vocabulary, or --vocabulary FILE to apply one to standard input");
+      throw UsageError(
+          "--data FILE is needed to make a vocabulary, or --vocabulary FILE to apply one to standard input");
     return filter(f);
   }
-  if (f.out.empty()) throw Wrong("--out DIR is needed: the folder to write");
-  if (f.decode) throw Wrong("--decode is for standard input; leave --data out");
+  if (f.out.empty()) throw UsageError("--out DIR is needed: the folder to write");
+  if (f.decode) throw UsageError("--decode is for standard input; leave --data out");
   if (f.vocabulary.empty() && !f.source_vocabulary.empty())
-    throw Wrong("--source-vocabulary is that of the source alone; name the target's with --vocabulary");
+    throw UsageError("--source-vocabulary is that of the source alone; name the target's with --vocabulary");
   if (std::filesystem::exists(f.out) && !std::filesystem::is_directory(f.out))
-    throw Wrong(f.out + ": is not a folder; --out names the folder to write");
+    throw UsageError(f.out + ": is not a folder; --out names the folder to write");
   if (f.vocabulary.empty()) as_command([&] { validate(f.options); });
   return make(f);
 }
@@ -165,8 +166,8 @@ int data(const Arguments& arguments) {
     std::cout << "contextpool data tokenize [options]\n\n  tokenize    make or apply a SentencePiece vocabulary\n";
     return 0;
   }
-  if (word.empty()) throw Wrong("data needs a subcommand: tokenize");
-  throw Wrong("unknown subcommand of data \"" + word + "\"" + did_you_mean(word, {"tokenize"}));
+  if (word.empty()) throw UsageError("data needs a subcommand: tokenize");
+  throw UsageError("unknown subcommand of data \"" + word + "\"" + did_you_mean(word, {"tokenize"}));
 }
 
 }  // namespace contextpool::cli

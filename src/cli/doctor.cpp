@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <torch/torch.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -46,6 +47,13 @@ class Report {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT: nothing else runs yet
   return value == nullptr ? "" : value;
+}
+
+// 0 where there is none.
+int number_in(const std::string& text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
 }
 
 std::string in_gibi(double bytes) { return std::to_string(std::llround(bytes / kGibi)) + " GiB"; }
@@ -98,7 +106,7 @@ void examine_threads(Report& report) {
   std::ifstream("/proc/loadavg") >> load;
   report.row("threads", row + "; load " + CLI::detail::to_string(load));
   const auto fewer = std::to_string(std::max(1, static_cast<int>(there.usable())));
-  const auto wanted = std::max(threads, std::atoi(variable("OMP_NUM_THREADS").c_str()));  // torch may take fewer
+  const auto wanted = std::max(threads, number_in(variable("OMP_NUM_THREADS")));  // torch may take fewer
   if (wanted > there.usable())
     report.problem(std::to_string(wanted) + " threads for " + CLI::detail::to_string(there.usable()) +
                    " cores: they wait for each other; use --threads " + fewer + " or OMP_NUM_THREADS=" + fewer);

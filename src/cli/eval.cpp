@@ -25,12 +25,12 @@ std::string named_file(const Arguments& arguments, ModelFlags& flags) {
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& e) {
-    throw Wrong(e.what());
+    throw UsageError(e.what());
   }
   if (flags.run.empty() == flags.checkpoint.empty()) return "";
   flags.check_which();
   if (!flags.run.empty() && !std::filesystem::exists(flags.run + "/config.toml"))
-    throw Wrong(flags.run + ": there is no run in it (--run names the folder of a training run)");
+    throw UsageError(flags.run + ": there is no run in it (--run names the folder of a training run)");
   return flags.find().file.string();
 }
 

@@ -25,8 +25,9 @@ void check_integers(const CLI::App& app) {
     const bool is_unsigned = type.find("UINT") != std::string::npos;
     for (const auto& word : option->results()) {
       if (is_unsigned ? fits<std::uint64_t>(word) : fits<std::int64_t>(word)) continue;
-      throw Wrong(option->get_name() + " is " + word + ", expected a whole number" +
-                  (is_unsigned ? " of at least 0" : "") + " in decimal digits, below 2^" + (is_unsigned ? "64" : "63"));
+      throw UsageError(option->get_name() + " is " + word + ", expected a whole number" +
+                       (is_unsigned ? " of at least 0" : "") + " in decimal digits, below 2^" +
+                       (is_unsigned ? "64" : "63"));
     }
   }
 }
@@ -50,16 +51,16 @@ bool parse(CLI::App& app, const Arguments& arguments) {
     return false;
   } catch (const CLI::ParseError& e) {
     check_integers(app);
-    throw Wrong(e.what());
+    throw UsageError(e.what());
   }
   if (app.remaining().empty()) {
     check_integers(app);
     return true;
   }
   const auto extra = app.remaining().front();
-  if (extra.rfind("--", 0) != 0) throw Wrong("unexpected argument \"" + extra + "\"; --help lists the options");
+  if (extra.rfind("--", 0) != 0) throw UsageError("unexpected argument \"" + extra + "\"; --help lists the options");
   const auto name = extra.substr(2, extra.find('=') - 2);
-  throw Wrong("unknown option --" + name + did_you_mean(name, flag_names(app), "--", "") + " (--help lists them)");
+  throw UsageError("unknown option --" + name + did_you_mean(name, flag_names(app), "--", "") + " (--help lists them)");
 }
 
 void ModelFlags::add_to(CLI::App& app) {
@@ -77,7 +78,7 @@ void ModelFlags::check_which() const {
 }
 
 contextpool::models::RunModel ModelFlags::find() const {
-  if (run.empty() == checkpoint.empty()) throw Wrong("one of --run DIR and --checkpoint FILE is needed");
+  if (run.empty() == checkpoint.empty()) throw UsageError("one of --run DIR and --checkpoint FILE is needed");
   if (run.empty()) return {checkpoint, ""};
   check_which();
   return contextpool::models::model_of_run(run, which);

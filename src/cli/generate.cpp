@@ -29,7 +29,7 @@ int generate(const Arguments& arguments) {
     contextpool::models::validate(options);
     return runtime::device_named(flags.device);
   });
-  if (prompt.empty()) throw Wrong("--prompt is empty: at least one symbol is needed");
+  if (prompt.empty()) throw UsageError("--prompt is empty: at least one symbol is needed");
   auto model = contextpool::models::load_language_model(flags.file(), device);
   const data::Alphabet alphabet(model->options().vocabulary);
   const auto symbols = alphabet.encode(prompt, "the prompt");

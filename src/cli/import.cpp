@@ -46,14 +46,14 @@ ImportFlags look_ahead(const Arguments& arguments) {
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& e) {
-    throw Wrong(e.what());
+    throw UsageError(e.what());
   }
   return flags;
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw Wrong("--classes " + path + ": cannot be read");
+  if (!file) throw UsageError("--classes " + path + ": cannot be read");
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     if (line.ends_with('\r')) line.pop_back();
@@ -66,12 +66,13 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 void check(const ImportFlags& f) {
-  if (f.file.empty()) throw Wrong("a safetensors FILE is needed");
-  if (f.model.empty()) throw Wrong("--model NAME is needed: which model the weights are of (`contextpool models`)");
-  if (f.out.empty()) throw Wrong("--out FILE is needed: the file to write");
-  if (fs::exists(f.out)) throw Wrong(f.out + ": exists; --out names another");
+  if (f.file.empty()) throw UsageError("a safetensors FILE is needed");
+  if (f.model.empty())
+    throw UsageError("--model NAME is needed: which model the weights are of (`contextpool models`)");
+  if (f.out.empty()) throw UsageError("--out FILE is needed: the file to write");
+  if (fs::exists(f.out)) throw UsageError(f.out + ": exists; --out names another");
   if (!(f.central_ratio >= kLeastRatio && f.central_ratio <= 1))
-    throw Wrong("--central-ratio is " + std::to_string(f.central_ratio) + ", expected 0.01 to 1");
+    throw UsageError("--central-ratio is " + std::to_string(f.central_ratio) + ", expected 0.01 to 1");
 }
 
 // All options of the family but the number of classes, which the file says.
@@ -115,7 +116,7 @@ int import_weights(const Arguments& arguments) {
   f.add_to(app);
   const auto found =
       as_command([&] { return models::find_model(ahead.model.empty() ? "vit-base-patch16" : ahead.model); });
-  if (!found.model.options.has("classes")) throw Wrong("--model " + ahead.model + ": no classifier of pictures");
+  if (!found.model.options.has("classes")) throw UsageError("--model " + ahead.model + ": no classifier of pictures");
   const OptionFlags flags(app, free_options(found), "Model", OptionFlags::Defaults::hidden,
                           [&](const std::string& option) { return found.family.flag(option); });
   if (!parse(app, arguments)) return 0;

@@ -34,11 +34,11 @@ void add_flags(CLI::App& app, InspectFlags& f) {
 
 void check(const CLI::App& app, const InspectFlags& f) {
   if ((app.count("--image") > 0) == (app.count("--text") > 0))
-    throw Wrong("one of --image FILE and --text LINE is needed: what to look at");
-  if (f.images < 0) throw Wrong("--images is " + std::to_string(f.images) + ", expected 0 (none) or more");
-  if (f.out.empty()) throw Wrong("--out is empty, expected the name of a page to write");
-  if (fs::exists(f.out) && !f.force) throw Wrong(f.out + ": exists; --force replaces it, --out names another");
-  if (app.count("--image") > 0 && !fs::exists(f.image)) throw Wrong(f.image + ": there is no such picture");
+    throw UsageError("one of --image FILE and --text LINE is needed: what to look at");
+  if (f.images < 0) throw UsageError("--images is " + std::to_string(f.images) + ", expected 0 (none) or more");
+  if (f.out.empty()) throw UsageError("--out is empty, expected the name of a page to write");
+  if (fs::exists(f.out) && !f.force) throw UsageError(f.out + ": exists; --force replaces it, --out names another");
+  if (app.count("--image") > 0 && !fs::exists(f.image)) throw UsageError(f.image + ": there is no such picture");
 }
 
 }  // namespace
@@ -59,7 +59,8 @@ int inspect(const Arguments& arguments) {
   const std::string given = app.count("--image") > 0 ? "image" : "text";
   if (kind.looks_at().empty()) kind.look(request);  // says so
   if (kind.looks_at() != given) {
-    throw Wrong(request.file.string() + ": a model that is looked at with --" + kind.looks_at() + ", not --" + given);
+    throw UsageError(request.file.string() + ": a model that is looked at with --" + kind.looks_at() + ", not --" +
+                     given);
   }
   request.image = f.image;
   request.text = f.text;

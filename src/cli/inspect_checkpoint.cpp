@@ -27,7 +27,7 @@ int inspect_checkpoint(const Arguments& arguments) {
   CLI::App app("Lists the tensors of a safetensors file.", "contextpool inspect-checkpoint");
   app.add_option("file", file, "the file");
   if (!parse(app, arguments)) return 0;
-  if (file.empty()) throw Wrong("a safetensors FILE is needed");
+  if (file.empty()) throw UsageError("a safetensors FILE is needed");
 
   const io::SafetensorsFile opened(file);
   std::uint64_t bytes = 0;

@@ -25,7 +25,7 @@ int models(const Arguments& arguments) {
   app.add_option("--family", family, "list the models of this family only");
   if (!parse(app, arguments)) return 0;
   if (app.count("--length") > 0 && length < 1)
-    throw Wrong("--length is " + std::to_string(length) + ", expected at least 1");
+    throw UsageError("--length is " + std::to_string(length) + ", expected at least 1");
   if (!family.empty()) as_command([&] { contextpool::models::find_family(family); });
 
   for (const auto* f : contextpool::models::families()) {

@@ -73,17 +73,18 @@ void add_flags(CLI::App& app, ReproduceFlags& f) {
 
 void check(const ReproduceFlags& f) {
   if (f.table.empty()) {
-    throw Wrong("reproduce needs a table: " + CLI::detail::join(table_names(), ", "));
+    throw UsageError("reproduce needs a table: " + CLI::detail::join(table_names(), ", "));
   }
   if (f.jobs < 1 || f.jobs > kMostJobs)
-    throw Wrong("--jobs is " + std::to_string(f.jobs) + ", expected 1 to " + std::to_string(kMostJobs));
-  if (!(f.minutes >= 0)) throw Wrong("--minutes is " + std::to_string(f.minutes) + ", expected 0 (no limit) or more");
+    throw UsageError("--jobs is " + std::to_string(f.jobs) + ", expected 1 to " + std::to_string(kMostJobs));
+  if (!(f.minutes >= 0))
+    throw UsageError("--minutes is " + std::to_string(f.minutes) + ", expected 0 (no limit) or more");
   if (f.threads < 0 || f.threads > kMostThreads)
-    throw Wrong("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
-  if (f.list && f.report) throw Wrong("--list and --report are two different things; give one of them");
+    throw UsageError("--threads is " + std::to_string(f.threads) + ", expected 0 to " + std::to_string(kMostThreads));
+  if (f.list && f.report) throw UsageError("--list and --report are two different things; give one of them");
   for (const auto seed : f.seeds) {
     if (std::count(f.seeds.begin(), f.seeds.end(), seed) > 1)
-      throw Wrong("--seeds names " + std::to_string(seed) + " twice");
+      throw UsageError("--seeds names " + std::to_string(seed) + " twice");
   }
 }
 
@@ -144,7 +145,7 @@ int run_all(const ReproduceFlags& f, const contextpool::reproduce::Setting& sett
   options.at_once = static_cast<int>(f.jobs);
   options.minutes = f.minutes;
   options.machine = machine(f.threads, f.jobs);
-  options.say = [](const std::string& line) { std::cerr << "contextpool: " << line << std::endl; };
+  options.say = [](const std::string& line) { std::cerr << "contextpool: " << line << "\n" << std::flush; };
   options.wants_stop = [] { return caught_signal() != 0; };
   catch_signals();
   const auto outcome = run_jobs(setting, jobs, options);
@@ -186,7 +187,7 @@ int reproduce(const Arguments& arguments) {
   request.against = f.against;
   if (f.report) {
     if (!fs::exists(setting.out / "reproduce.json"))
-      throw Wrong(setting.out.string() + ": has no results of `contextpool reproduce`; --out names the folder");
+      throw UsageError(setting.out.string() + ": has no results of `contextpool reproduce`; --out names the folder");
     as_command([&] { setting.data = r::data_of_folder(setting); });
     request.results = read_results(setting);
     tell(request);

@@ -59,14 +59,14 @@ int dispatch(const Arguments& arguments) {
   if (word == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (word.empty() || word == "--help" || word == "-h" || word == "help") {
     print_help();
-    return arguments.empty() ? kWrong : 0;
+    return arguments.empty() ? kUsageError : 0;
   }
   std::vector<std::string> names;
   for (const auto& s : kSubcommands) {
     if (word == s.name) return s.run({arguments.begin() + 1, arguments.end()});
     names.emplace_back(s.name);
   }
-  throw Wrong("unknown subcommand \"" + word + "\"" + did_you_mean(word, names) + " (--help lists them)");
+  throw UsageError("unknown subcommand \"" + word + "\"" + did_you_mean(word, names) + " (--help lists them)");
 }
 
 int complain(std::string message, int status) {
@@ -106,8 +106,8 @@ int run(const Arguments& arguments) {
     const int status = dispatch(arguments);
     const bool trained = !arguments.empty() && arguments[0] == "train";  // what counts is in its folder
     return status == 0 && !trained ? check_output() : status;
-  } catch (const Wrong& e) {
-    return complain(e.what(), kWrong);
+  } catch (const UsageError& e) {
+    return complain(e.what(), kUsageError);
   } catch (const runtime::LostProcess& e) {
     complain(e.what(), kFailed);
     std::_Exit(kFailed);  // threads may wait for the lost process for ever

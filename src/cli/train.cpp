@@ -154,8 +154,8 @@ std::vector<train::Stage> stages_of(const TrainFlags& f) {
                                f.epochs.size(), f.warmup_epochs.size()});
   const auto pick = [count](const char* name, const auto& values, std::size_t i) {
     if (values.size() != 1 && values.size() != count) {
-      throw Wrong(std::string("--") + name + " has " + std::to_string(values.size()) + " values for " +
-                  std::to_string(count) + " stages; expected 1 or " + std::to_string(count));
+      throw UsageError(std::string("--") + name + " has " + std::to_string(values.size()) + " values for " +
+                       std::to_string(count) + " stages; expected 1 or " + std::to_string(count));
     }
     return values.size() == 1 ? values[0] : values[i];
   };
@@ -183,8 +183,8 @@ void check_same_run(const CLI::App& app, const ConfigFile& before, const TrainFl
     const auto was = found == before.values.end() ? by_default : found->second;
     const auto now = config_words(app, name);
     if (now.empty() || same_words(now, was)) return;
-    throw Wrong(before.name + ": the run has --" + name + " " + CLI::detail::join(was, ",") + ", not " +
-                CLI::detail::join(now, ",") + "; a resumed run keeps it");
+    throw UsageError(before.name + ": the run has --" + name + " " + CLI::detail::join(was, ",") + ", not " +
+                     CLI::detail::join(now, ",") + "; a resumed run keeps it");
   };
   for (const auto* name : {"model", "seed", "ema"}) check(name, {});
   check("optimizer", {"adamw"});  // which a run of version 0.1.0 had without saying so
@@ -229,12 +229,13 @@ void set_threads(std::int64_t threads) {
 std::vector<ConfigFile> config_files(const RunFlags& f) {
   std::vector<ConfigFile> files;
   if (f.resume) {
-    if (f.run.empty()) throw Wrong("--resume needs the run's folder: --run DIR");
+    if (f.run.empty()) throw UsageError("--resume needs the run's folder: --run DIR");
     if (!f.preset.empty() || !f.config.empty())
-      throw Wrong("--resume continues with the run's own config.toml; leave --preset and --config out");
+      throw UsageError("--resume continues with the run's own config.toml; leave --preset and --config out");
     const auto file = fs::path(f.run) / "config.toml";
-    if (!fs::exists(f.run)) throw Wrong(f.run + ": there is no such run to resume; without --resume one is started");
-    if (!fs::exists(file)) throw Wrong(f.run + ": there is no run in it to resume (it has no config.toml)");
+    if (!fs::exists(f.run))
+      throw UsageError(f.run + ": there is no such run to resume; without --resume one is started");
+    if (!fs::exists(file)) throw UsageError(f.run + ": there is no run in it to resume (it has no config.toml)");
     files.push_back(read_config(file.string()));
   }
   if (!f.preset.empty()) files.push_back(preset(f.preset));
@@ -262,7 +263,7 @@ RunFlags look_ahead(const Arguments& arguments, bool& model_given) {
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& e) {
-    throw Wrong(e.what());
+    throw UsageError(e.what());
   }
   model_given = app.count("--model") > 0;
   return f;
@@ -313,7 +314,7 @@ int train(const Arguments& arguments) {
     if (path.empty() || !fs::exists(path)) continue;  // a word for data that are generated, or an error later
     const auto whole = fs::absolute(path).lexically_normal().string();
     if (!data::is_valid_utf8(whole))
-      throw Wrong(
+      throw UsageError(
           "--" + OptionFlags::dashed(name) + " " + io::in_quotes(whole) +
           ": the name is not UTF-8, and the run's config.toml could not hold it; rename it, or name a link to it");
     set_word(app, OptionFlags::dashed(name), whole);
@@ -328,8 +329,8 @@ int train(const Arguments& arguments) {
     return 0;
   }
   if (chosen.data.has("data") && chosen.data.get<std::string>("data").empty())
-    throw Wrong("--data FILE is needed: what to train on");
-  if (f.run.empty()) throw Wrong("--run DIR is needed: the folder to write");
+    throw UsageError("--data FILE is needed: what to train on");
+  if (f.run.empty()) throw UsageError("--run DIR is needed: the folder to write");
   if (f.resume) check_same_run(app, files.front(), f);
   if (launch) f.options.device = as_command([&] { return runtime::device_of(*launch, f.options.device); });
   const auto device = as_command([&] { return runtime::device_named(f.options.device); });
@@ -339,7 +340,8 @@ int train(const Arguments& arguments) {
   set_threads(f.threads);
 
   Console console(f.print_every, launch ? launch->rank : 0);
-  catch_signals(launch ? Again::ignored : Again::ends);  // torchrun passes signals on, and kills who is slow to end
+  // torchrun passes signals on, and kills who is slow to end.
+  catch_signals(launch ? SecondSignal::ignored : SecondSignal::ends);
   const std::shared_ptr<tasks::Task> task = kind.open(found.family, chosen.model, chosen.data);
   train::Trainer trainer(f.options, task, {f.run, f.resume, config, f.unverified, processes}, console);
   if (trainer.finished()) return 0;

@@ -52,9 +52,9 @@ int translate(const Arguments& arguments) {
     contextpool::models::validate(search);
     return runtime::device_named(flags.device);
   });
-  if (request.batch < 1) throw Wrong("--batch is " + std::to_string(request.batch) + ", expected at least 1");
+  if (request.batch < 1) throw UsageError("--batch is " + std::to_string(request.batch) + ", expected at least 1");
   if (request.max_length < 2)
-    throw Wrong("--max-length is " + std::to_string(request.max_length) + ", expected at least 2");
+    throw UsageError("--max-length is " + std::to_string(request.max_length) + ", expected at least 2");
 
   tasks::TrainedTranslator translator(flags.file(), device);
   ignore_broken_pipes();

@@ -5,7 +5,7 @@
 namespace contextpool::data {
 namespace {
 
-__extension__ using Wide = unsigned __int128;
+__extension__ using Uint128 = unsigned __int128;
 constexpr int kWord = 64;
 
 }  // namespace
@@ -17,7 +17,7 @@ std::uint64_t random_bits(std::initializer_list<std::uint64_t> numbers) {
 }
 
 std::int64_t below(std::int64_t count, std::uint64_t bits) {
-  return static_cast<std::int64_t>((Wide{bits} * static_cast<std::uint64_t>(count)) >> kWord);
+  return static_cast<std::int64_t>((Uint128{bits} * static_cast<std::uint64_t>(count)) >> kWord);
 }
 
 }  // namespace contextpool::data

@@ -54,15 +54,16 @@ std::array<std::uint64_t, kStateWords / 2> seed_words(std::uint64_t seed) {
 NumpyRandom::NumpyRandom(std::uint64_t seed) {
   constexpr std::uint64_t kMultiplierHigh = 0x2360ED051FC65DA4U, kMultiplierLow = 0x4385DF649FCCF645U;
   const auto words = seed_words(seed);
-  increment_ = ((Wide{words[2]} << kLong | words[3]) << 1U) | 1U;
-  state_ = (increment_ + (Wide{words[0]} << kLong | words[1])) * (Wide{kMultiplierHigh} << kLong | kMultiplierLow) +
-           increment_;
+  increment_ = ((Uint128{words[2]} << kLong | words[3]) << 1U) | 1U;
+  state_ =
+      (increment_ + (Uint128{words[0]} << kLong | words[1])) * (Uint128{kMultiplierHigh} << kLong | kMultiplierLow) +
+      increment_;
 }
 
 std::uint64_t NumpyRandom::next64() {
   constexpr std::uint64_t kMultiplierHigh = 0x2360ED051FC65DA4U, kMultiplierLow = 0x4385DF649FCCF645U;
   constexpr unsigned kTop = 122;  // the six highest bits say how far to rotate
-  state_ = state_ * (Wide{kMultiplierHigh} << kLong | kMultiplierLow) + increment_;
+  state_ = state_ * (Uint128{kMultiplierHigh} << kLong | kMultiplierLow) + increment_;
   const auto folded = static_cast<std::uint64_t>(state_ >> kLong) ^ static_cast<std::uint64_t>(state_);
   return std::rotr(folded, static_cast<int>(state_ >> kTop));
 }

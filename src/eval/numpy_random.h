@@ -15,9 +15,9 @@ class NumpyRandom {
   std::uint32_t below(std::uint32_t count);  // rng.integers(count), for 1 <= count < 2^32
 
  private:
-  __extension__ using Wide = unsigned __int128;
+  __extension__ using Uint128 = unsigned __int128;
 
-  Wide state_, increment_;
+  Uint128 state_, increment_;
   std::uint32_t half_ = 0;
   bool has_half_ = false;
 };

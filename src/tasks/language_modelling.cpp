@@ -172,9 +172,9 @@ void LanguageModelling::check_stage(std::int64_t length, std::int64_t /*batch*/)
 
 Batch LanguageModelling::batch(const StepPlace& place, Part part) const {
   const auto rows = data::part_of({0, place.batch}, part.index, part.count);
-  auto made = data::make_batch(text_, data::Split::train, place.length, place.seed, place.step, rows);
+  auto batch = data::make_batch(text_, data::Split::train, place.length, place.seed, place.step, rows);
   const auto tokens = (rows.end - rows.begin) * place.length;
-  return {{std::move(made.input), std::move(made.target)}, size(tokens), tokens};
+  return {{std::move(batch.input), std::move(batch.target)}, size(tokens), tokens};
 }
 
 torch::Tensor LanguageModelling::loss(const std::vector<torch::Tensor>& batch, bool bfloat16) {
@@ -198,7 +198,7 @@ std::optional<Score> LanguageModelling::score_dev(const StepPlace& place, bool b
                                      .batch = options_.eval_batch,
                                      .tokens = options_.eval_tokens,
                                      .bfloat16 = bfloat16});
-  return Score{{{"loss", score.nats}, {"bpc", score.bits()}}, /*higher_is_better=*/false, /*shown=*/1};
+  return Score{{{"loss", score.nats}, {"bpc", score.bits()}}, /*higher_is_better=*/false, /*headline=*/1};
 }
 
 std::vector<nn::WindowStatistics> LanguageModelling::windows(const StepPlace& place, bool bfloat16) {

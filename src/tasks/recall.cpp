@@ -68,10 +68,11 @@ void Recall::check_data(const std::string& trained_on, const std::string& checkp
 Batch Recall::batch(const StepPlace& place, Part part) const {
   const auto of_part = data::part_of({0, place.batch}, part.index, part.count);
   const auto rows = rows_of(options_, place.length);
-  auto made = data::make_recall(rows, data::Split::train, place.seed, place.step, of_part);
+  auto sequences = data::make_recall(rows, data::Split::train, place.seed, place.step, of_part);
   const auto count = of_part.end - of_part.begin;
-  return {
-      {std::move(made.input), std::move(made.target)}, static_cast<double>(count * rows.queries), count * place.length};
+  return {{std::move(sequences.input), std::move(sequences.target)},
+          static_cast<double>(count * rows.queries),
+          count * place.length};
 }
 
 Tensor Recall::loss(const std::vector<Tensor>& batch, bool bfloat16) {
@@ -116,16 +117,16 @@ RecallScore score_recall(models::LanguageModel& model, const data::RecallOptions
   auto answers = torch::zeros({groups}, torch::kLong), right = torch::zeros({groups}, torch::kLong);
   RecallScore score;
   for (std::int64_t first = 0; first < count; first += batch) {
-    const auto made = data::make_recall(rows, split, 0, 0, {first, std::min(first + batch, count)});
+    const auto sequences = data::make_recall(rows, split, 0, 0, {first, std::min(first + batch, count)});
     Tensor logits;
     {
       const runtime::Autocast autocast(device, bfloat16);
-      logits = model->forward(made.input.to(device)).cpu();
+      logits = model->forward(sequences.input.to(device)).cpu();
     }
-    score.nats += sum_of_losses(logits, made.target).item<double>();
-    const auto asked = made.target != data::kNotAsked;
-    const auto group = hops_of(rows, made, asked) - 1;
-    const auto hit = (logits.argmax(-1) == made.target).masked_select(asked).to(torch::kLong);
+    score.nats += sum_of_losses(logits, sequences.target).item<double>();
+    const auto asked = sequences.target != data::kNotAsked;
+    const auto group = hops_of(rows, sequences, asked) - 1;
+    const auto hit = (logits.argmax(-1) == sequences.target).masked_select(asked).to(torch::kLong);
     answers.index_add_(0, group, torch::ones_like(group));
     right.index_add_(0, group, hit);
   }

@@ -29,7 +29,7 @@ bool has_other_classes(const io::Metadata& metadata, const std::vector<std::stri
   return found != metadata.end() && found->second != classes_metadata(class_names);
 }
 
-std::string told(const fs::path& file, const models::ForeignReport& report, std::size_t classes, bool ours) {
+std::string summary_of(const fs::path& file, const models::ForeignReport& report, std::size_t classes, bool ours) {
   const bool head = std::any_of(report.kept.begin(), report.kept.end(),
                                 [](const auto& name) { return name.starts_with("head") || name.starts_with("fc."); });
   const auto mixers = std::count_if(report.kept.begin(), report.kept.end(), [](const auto& name) {
@@ -63,7 +63,7 @@ std::string start_from(torch::nn::Module& model, const models::Family& family, c
   options.drop_head = ours && has_other_classes(opened.metadata(), class_names);
   options.who = file.string();
   const auto report = models::load_foreign(model, opened.tensors(), options);
-  return told(file, report, class_names.size(), ours);
+  return summary_of(file, report, class_names.size(), ours);
 }
 
 }  // namespace contextpool::tasks

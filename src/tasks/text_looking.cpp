@@ -23,7 +23,7 @@ void check_length(std::int64_t tokens, std::int64_t positions) {
 }
 
 // A byte that is no character by itself is shown as its number.
-std::string shown(char symbol) {
+std::string printable(char symbol) {
   const auto byte = static_cast<unsigned char>(symbol);
   if (byte < 0x80 && (std::isprint(byte) != 0 || byte == '\n')) return std::string(1, symbol);
   std::array<char, 4> hex{};
@@ -54,7 +54,7 @@ eval::Looking look_at_text(const LookRequest& request) {
   looking.model = described(description);
   looking.input = "a line of " + std::to_string(request.text.size()) + " tokens";
   looking.causal = true;
-  for (const auto c : request.text) looking.tokens.push_back(shown(c));
+  for (const auto c : request.text) looking.tokens.push_back(printable(c));
   add_layers(model->blocks(), model->windows(symbols.unsqueeze(0).to(request.device)), looking);
   check_layers(request.file, looking);
   return looking;

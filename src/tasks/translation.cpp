@@ -184,12 +184,12 @@ io::Metadata Translation::metadata(const StepPlace& /*place*/) const {
 std::shared_ptr<const data::TokenBatches> Translation::batches(std::int64_t tokens, std::int64_t seed,
                                                                std::int64_t min_rows) const {
   const std::lock_guard lock(mutex_);
-  auto& made = batches_[{tokens, seed, min_rows}];
-  if (!made) {
-    made = std::make_shared<const data::TokenBatches>(
+  auto& cached = batches_[{tokens, seed, min_rows}];
+  if (!cached) {
+    cached = std::make_shared<const data::TokenBatches>(
         data_->train.lengths(), data::TokenBatchOptions{.max_tokens = tokens, .seed = seed, .min_rows = min_rows});
   }
-  return made;
+  return cached;
 }
 
 void Translation::check_stage(std::int64_t /*length*/, std::int64_t batch) const { batches(batch, 0, 1); }
@@ -207,10 +207,10 @@ Batch Translation::batch(const StepPlace& place, Part part) const {
   const auto rows = data::part_of({0, static_cast<std::int64_t>(pairs.size())}, part.index, part.count);
   const auto here =
       std::span(pairs).subspan(static_cast<std::size_t>(rows.begin), static_cast<std::size_t>(rows.end - rows.begin));
-  auto made = data_->train.batch(here);
+  auto batch = data_->train.batch(here);
   std::int64_t tokens = 0;
   for (const auto i : here) tokens += data_->train.lengths()[static_cast<std::size_t>(i)].target;
-  return {{std::move(made.source), std::move(made.target_input), std::move(made.target)}, size(tokens), tokens};
+  return {{std::move(batch.source), std::move(batch.target_input), std::move(batch.target)}, size(tokens), tokens};
 }
 
 torch::Tensor Translation::cross_entropy(const std::vector<torch::Tensor>& batch, double smoothing, bool bfloat16) {
@@ -238,11 +238,11 @@ double Translation::dev_loss(std::int64_t tokens, bool bfloat16) {
   const data::TokenBatches batches(pairs.lengths(), {.max_tokens = std::max(tokens, options_.max_length)});
   double sum = 0, count = 0;
   for (std::int64_t step = 0; step < batches.per_epoch(); ++step) {
-    const auto made = pairs.batch(batches.batch(step));
-    const std::vector<torch::Tensor> on_device = {made.source.to(device()), made.target_input.to(device()),
-                                                  made.target.to(device())};
+    const auto batch = pairs.batch(batches.batch(step));
+    const std::vector<torch::Tensor> on_device = {batch.source.to(device()), batch.target_input.to(device()),
+                                                  batch.target.to(device())};
     sum += cross_entropy(on_device, /*smoothing=*/0, bfloat16).item<double>();
-    count += made.target.ne(data::kPad).sum().item<double>();
+    count += batch.target.ne(data::kPad).sum().item<double>();
   }
   return sum / count;
 }
@@ -273,7 +273,7 @@ std::optional<Score> Translation::score_dev(const StepPlace& place, bool bfloat1
   if (!data_->dev) return std::nullopt;
   const torch::NoGradGuard no_grad;
   translator_->eval();
-  Score score{{}, /*higher_is_better=*/options_.eval_sentences > 0, /*shown=*/0};
+  Score score{{}, /*higher_is_better=*/options_.eval_sentences > 0, /*headline=*/0};
   if (options_.eval_sentences > 0) score.figures.push_back(dev_quality(bfloat16));
   score.figures.emplace_back("loss", dev_loss(place.batch, bfloat16));
   return score;

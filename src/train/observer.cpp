@@ -64,15 +64,15 @@ std::string windows_line(const std::vector<nn::WindowStatistics>& windows) {
 
 std::string progress_line(const StepReport& report, std::size_t width) {
   constexpr double kMega = 1e6;
-  const auto shown = [](const tasks::Figure& figure) { return fixed(figure.second, 3) + " " + figure.first; };
+  const auto figure_text = [](const tasks::Figure& figure) { return fixed(figure.second, 3) + " " + figure.first; };
   std::vector<Part> parts = {{0, "step " + std::to_string(report.step) + "/" + std::to_string(report.steps)}};
   if (report.skipped) {
     parts.push_back({2, "skipped: loss or gradient not finite"});
   } else {
     parts.push_back({4, "loss " + fixed(report.loss, 4)});
-    for (const auto& figure : report.figures) parts.push_back({2, shown(figure)});
+    for (const auto& figure : report.figures) parts.push_back({2, figure_text(figure)});
   }
-  if (report.dev) parts.push_back({1, "dev " + shown(report.dev->figures.at(report.dev->shown))});
+  if (report.dev) parts.push_back({1, "dev " + figure_text(report.dev->figures.at(report.dev->headline))});
   parts.push_back({5, short_number(report.units_per_second) + " " + report.unit + "/s"});
   parts.push_back({6, fixed(static_cast<double>(report.memory) / kMega, 0) + " MB"});
   parts.push_back({3, "ETA " + clock_time(report.seconds_left)});

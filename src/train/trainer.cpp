@@ -200,8 +200,8 @@ Outcome Trainer::run() {
       schedule_.steps(), static_cast<int>(options_.loaders), kAhead * std::max<std::int64_t>(1, options_.loaders));
   while (!finished()) {
     if (processes_->any(observer_.wants_stop())) {
-      const auto told = read(0);
-      for (const auto& report : told) {
+      const auto reports = read(0);
+      for (const auto& report : reports) {
         if (processes_->first()) record(report);
       }
       save_last(std::nullopt);
@@ -230,14 +230,14 @@ void Trainer::train_step() {
   fresh_.clear();
   const bool due = finished() || step_ % options_.checkpoint_every == 0;
   const bool saves = saves_now(due);
-  auto told = read(saves ? 0 : behind_);
+  auto reports = read(saves ? 0 : behind_);
   if (!processes_->first()) return follow(saves);
   const auto dev = due ? score_dev() : std::nullopt;
   if (dev) {
-    told.back().dev = dev;
-    told.back().windows = look_at_windows();
+    reports.back().dev = dev;
+    reports.back().windows = look_at_windows();
   }
-  for (const auto& report : told) record(report);
+  for (const auto& report : reports) record(report);
   if (finished()) {
     save_last(dev);
   } else if (saves) {
@@ -285,7 +285,7 @@ void Trainer::take_step() {
 }
 
 std::vector<StepReport> Trainer::read(std::int64_t behind) {
-  std::vector<StepReport> told;
+  std::vector<StepReport> reports;
   // No step is begun of which it is not known yet whether the run had to be given up before it.
   const auto may_wait = [&] { return std::clamp<std::int64_t>(options_.give_up - 1 - skipped_in_a_row_, 0, behind); };
   while (static_cast<std::int64_t>(enqueued_.size()) > may_wait()) {
@@ -296,9 +296,9 @@ std::vector<StepReport> Trainer::read(std::int64_t behind) {
     const bool good = std::isfinite(loss) && std::isfinite(norm);
     skipped_ += good ? 0 : 1;
     skipped_in_a_row_ = good ? 0 : skipped_in_a_row_ + 1;
-    told.push_back(report(step, loss, norm));
+    reports.push_back(report(step, loss, norm));
   }
-  return told;
+  return reports;
 }
 
 std::optional<tasks::Score> Trainer::score_dev() {
@@ -326,67 +326,68 @@ StepReport Trainer::report(const Enqueued& step, double loss, double norm) {
        s -= stages[i++].steps) {
     left += static_cast<double>(stages[i].steps - std::clamp<std::int64_t>(s, 0, stages[i].steps)) * units(stages[i]);
   }
-  StepReport told;
-  told.step = step.number;
-  told.steps = schedule_.steps();
-  told.loss = loss;
-  told.figures = task_->figures_of_loss(loss);
-  told.lr = step.lr;
-  told.gradient_norm = norm;
-  told.skipped = !std::isfinite(loss) || !std::isfinite(norm);
-  told.units = step.units;
-  told.seconds = seconds;
-  told.waited = step.waited;
-  told.units_per_second = 1 / seconds_per_unit_;
-  told.unit = task_->kind().unit();
-  told.seconds_left = left * seconds_per_unit_;
-  told.memory = runtime::peak_memory(device_);
-  return told;
+  StepReport step_report;
+  step_report.step = step.number;
+  step_report.steps = schedule_.steps();
+  step_report.loss = loss;
+  step_report.figures = task_->figures_of_loss(loss);
+  step_report.lr = step.lr;
+  step_report.gradient_norm = norm;
+  step_report.skipped = !std::isfinite(loss) || !std::isfinite(norm);
+  step_report.units = step.units;
+  step_report.seconds = seconds;
+  step_report.waited = step.waited;
+  step_report.units_per_second = 1 / seconds_per_unit_;
+  step_report.unit = task_->kind().unit();
+  step_report.seconds_left = left * seconds_per_unit_;
+  step_report.memory = runtime::peak_memory(device_);
+  return step_report;
 }
 
-void Trainer::record(const StepReport& told) {
-  Json line = {{"step", told.step}, {"stage", schedule_.stage_of(told.step - 1)}, {"loss", told.loss}};
+void Trainer::record(const StepReport& report) {
+  Json line = {{"step", report.step}, {"stage", schedule_.stage_of(report.step - 1)}, {"loss", report.loss}};
   // JSON has no word for what is not finite: null
-  for (const auto& [name, value] : told.figures) line[name] = value;
-  line["lr"] = told.lr;
-  line["gradient_norm"] = told.gradient_norm;
-  line[told.unit] = told.units;
-  if (told.skipped) line["skipped"] = true;
-  if (told.dev) {
-    for (const auto& [name, value] : told.dev->figures) line["dev_" + name] = value;
+  for (const auto& [name, value] : report.figures) line[name] = value;
+  line["lr"] = report.lr;
+  line["gradient_norm"] = report.gradient_norm;
+  line[report.unit] = report.units;
+  if (report.skipped) line["skipped"] = true;
+  if (report.dev) {
+    for (const auto& [name, value] : report.dev->figures) line["dev_" + name] = value;
   }
-  for (const auto& w : told.windows) {
+  for (const auto& w : report.windows) {
     line["windows"].push_back({{"sigma", w.sigma},
                                {"sigma_spread", w.sigma_spread},
                                {"log_weight_spread", w.log_weight_spread},
                                {"tokens", w.tokens}});
   }
-  line["time"] = {{"seconds", told.seconds},
-                  {"waited", told.waited},
-                  {told.unit + "_per_second", told.units_per_second},
-                  {"memory", told.memory}};
+  line["time"] = {{"seconds", report.seconds},
+                  {"waited", report.waited},
+                  {report.unit + "_per_second", report.units_per_second},
+                  {"memory", report.memory}};
   const bool failed_before = log_failed_;
   log_failed_ = !try_to_write(failed_before ? "" : "the log", [&] { log_->write(line); });
 
-  std::vector<std::pair<std::string, double>> values = {{"train/lr", told.lr},
-                                                        {"time/" + told.unit + "_per_second", told.units_per_second},
-                                                        {"time/waited", told.waited},
-                                                        {"time/memory", static_cast<double>(told.memory)}};
-  if (!told.skipped) {
-    values.emplace_back("train/loss", told.loss);
-    for (const auto& [name, value] : told.figures) values.emplace_back("train/" + name, value);
-    values.emplace_back("train/gradient_norm", told.gradient_norm);
+  std::vector<std::pair<std::string, double>> values = {
+      {"train/lr", report.lr},
+      {"time/" + report.unit + "_per_second", report.units_per_second},
+      {"time/waited", report.waited},
+      {"time/memory", static_cast<double>(report.memory)}};
+  if (!report.skipped) {
+    values.emplace_back("train/loss", report.loss);
+    for (const auto& [name, value] : report.figures) values.emplace_back("train/" + name, value);
+    values.emplace_back("train/gradient_norm", report.gradient_norm);
   }
-  if (told.dev) {
-    for (const auto& [name, value] : told.dev->figures) values.emplace_back("dev/" + name, value);
+  if (report.dev) {
+    for (const auto& [name, value] : report.dev->figures) values.emplace_back("dev/" + name, value);
   }
-  for (std::size_t layer = 0; layer < told.windows.size(); ++layer) {
+  for (std::size_t layer = 0; layer < report.windows.size(); ++layer) {
     const auto name = "windows/layer" + std::to_string(layer);
-    values.emplace_back(name + "/sigma", told.windows[layer].sigma);
-    values.emplace_back(name + "/tokens", told.windows[layer].tokens);
+    values.emplace_back(name + "/sigma", report.windows[layer].sigma);
+    values.emplace_back(name + "/tokens", report.windows[layer].tokens);
   }
-  try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, told.step); });
-  observer_.on_step(told);
+  try_to_write(log_failed_ ? "" : "TensorBoard's events", [&] { events_->scalars(values, report.step); });
+  observer_.on_step(report);
   for (const auto& note : task_->take_notes()) observer_.on_message(note);
   for (const auto& note : updater_->take_notes()) observer_.on_message(note);
 }

@@ -64,14 +64,14 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 StepBatch make_step_batch(const tasks::Task& task, const TrainOptions& options, const tasks::StepPlace& place,
                           int rank) {
-  StepBatch made;
+  StepBatch batch;
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
-    made.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
+    batch.push_back(task.batch(place, {first_part(options, rank) + part, parts(options)}));
     if (task.device().is_cpu()) continue;
-    auto& tensors = made.back().tensors;
-    for (std::size_t i = 0; i + made.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
+    auto& tensors = batch.back().tensors;
+    for (std::size_t i = 0; i + batch.back().stay < tensors.size(); ++i) tensors[i] = tensors[i].pin_memory();
   }
-  return made;
+  return batch;
 }
 
 // Small tensors as they are when this is made. A row for each type: a kernel for each tensor would cost more than the
@@ -222,8 +222,8 @@ bool Updater::replays(const StepBatch& batch) {
 
 void Updater::record(const StepBatch& batch) {
   recorded_.reset();  // its memory first
-  auto made = std::make_unique<Recorded>();
-  for (const auto& input : inputs_of(batch.front())) made->inputs.push_back(input.clone());
+  auto recording = std::make_unique<Recorded>();
+  for (const auto& input : inputs_of(batch.front())) recording->inputs.push_back(input.clone());
   const auto graph = [&](const runtime::Graph* before, const std::function<void()>& work) {
     auto recorded = std::make_unique<runtime::Graph>(task_->device(), before);
     recorded->record(work);
@@ -231,15 +231,15 @@ void Updater::record(const StepBatch& batch) {
   };
   zero_gradients(parameters_);
   const runtime::KeepCasts keep_casts;
-  made->first = graph(nullptr, [&] {
+  recording->first = graph(nullptr, [&] {
     begin();
-    add_part(made->inputs, /*last=*/batch.size() == 1);
+    add_part(recording->inputs, /*last=*/batch.size() == 1);
   });
   if (batch.size() > 1) {
-    made->further = graph(made->first.get(), [&] { add_part(made->inputs, /*last=*/false); });
+    recording->further = graph(recording->first.get(), [&] { add_part(recording->inputs, /*last=*/false); });
   }
-  made->update = graph(made->first.get(), [&] { made->figures = update(); });
-  recorded_ = std::move(made);
+  recording->update = graph(recording->first.get(), [&] { recording->figures = update(); });
+  recorded_ = std::move(recording);
   recorded_shapes_ = shapes_before_;
 }
 

@@ -21,9 +21,9 @@ void expect_turned(Type type, const Case& c, bool back) {
   const auto row = static_cast<std::size_t>(c.heads * c.features), pairs = static_cast<std::size_t>(c.features / 2);
   const auto tokens = static_cast<std::size_t>(c.batch * c.tokens);
   const auto qkv = draw(type, tokens * 3 * row, 1, c.skipped);
-  const auto wide = type == Type::f64 ? Type::f64 : Type::f32;
+  const auto angle_type = type == Type::f64 ? Type::f64 : Type::f32;
   const auto angles = (c.turns_of_batch ? tokens : static_cast<std::size_t>(c.tokens)) * pairs;
-  const auto cos = draw(wide, angles, 2), sin = draw(wide, angles, 3);
+  const auto cos = draw(angle_type, angles, 2), sin = draw(angle_type, angles, 3);
   const auto results = in_any_order([&] {
     std::vector<Values> parts;
     cuda::Rotary in;

@@ -77,12 +77,12 @@ class Values {
   Type type() const { return type_; }
   std::size_t size() const { return count_; }
   void set(std::size_t i, double v) {
-    const auto wide = static_cast<float>(v);
+    const auto as_float = static_cast<float>(v);
     switch (type_) {
       case Type::f64: return put(i, v);
-      case Type::f32: return put(i, wide);
-      case Type::bf16: return put(i, __float2bfloat16_rn(wide));
-      case Type::f16: return put(i, __float2half_rn(wide));
+      case Type::f32: return put(i, as_float);
+      case Type::bf16: return put(i, __float2bfloat16_rn(as_float));
+      case Type::f16: return put(i, __float2half_rn(as_float));
     }
   }
   double operator[](std::size_t i) const {

@@ -249,7 +249,7 @@ TEST_F(CheckpointTest, OneWriterARun) {
     const CheckpointWriter writer(run(), {});
     expect_message(message_of([&] { CheckpointWriter(run(), {}); }), {run().string(), "another process writes"});
   }
-  const CheckpointWriter again(run(), {});
+  const CheckpointWriter next_writer(run(), {});
 }
 
 TEST_F(CheckpointTest, BadRequestsAreRefused) {

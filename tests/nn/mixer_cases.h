@@ -36,9 +36,9 @@ inline std::vector<MixerCase> mixer_cases(int64_t dims, bool causal) {
     cases.push_back({prefix + name, options});
   };
   for (const auto* kind : {"none", "canon", "dynamic"}) add(kind, mixer_options(kind, dims, causal));
-  auto wide = mixer_options("canon", dims, causal);
-  wide.taps = 5;
-  add("canon_5", wide);
+  auto five_taps = mixer_options("canon", dims, causal);
+  five_taps.taps = 5;
+  add("canon_5", five_taps);
   auto heads = mixer_options("dynamic", dims, causal);
   heads.heads = 4;
   add("dynamic_heads", heads);

@@ -86,11 +86,11 @@ TEST(DynamicConvolution, TakesFloat32WeightsBesideHalfFeatures) {
 
 TEST(DynamicConvolution, TakesAnyStrides) {
   const auto in = draw_inputs({{3, 50, 12}, 50, 4, 2, 5}, torch::kFloat32);
-  const auto wide = draw({3, 50, 2, 12}, torch::kFloat32);
+  const auto interleaved = draw({3, 50, 2, 12}, torch::kFloat32);
   const auto up = in[2].transpose(1, 2).contiguous().transpose(1, 2), weight = in[3].t().contiguous().t();
-  for (const auto& x :
-       {wide.select(2, 1), wide.select(2, 0).transpose(0, 1).contiguous().transpose(0, 1),
-        draw({3, 12, 50}, torch::kFloat32).transpose(1, 2), wide.select(2, 0).slice(0, 1, 2).expand({3, -1, -1})}) {
+  for (const auto& x : {interleaved.select(2, 1), interleaved.select(2, 0).transpose(0, 1).contiguous().transpose(0, 1),
+                        draw({3, 12, 50}, torch::kFloat32).transpose(1, 2),
+                        interleaved.select(2, 0).slice(0, 1, 2).expand({3, -1, -1})}) {
     const auto inner = in[1].transpose(0, 1).contiguous().transpose(0, 1);
     const auto results = [&](const std::vector<Tensor>& inputs, const Tensor& dy) {
       return with_gradients(leaves(inputs), {dy},

@@ -61,10 +61,10 @@ TEST(ShortConvolution, TakesFloat32WeightsBesideHalfFeatures) {
 
 TEST(ShortConvolution, TakesAnyStrides) {
   const auto weight = draw({4, 12}, torch::kFloat32).t();  // [12, 4]
-  const auto wide = draw({3, 50, 2, 12}, torch::kFloat32);
-  for (const auto& x :
-       {wide.select(2, 1), wide.select(2, 0).slice(1, 3, 50, 2), wide.select(2, 1).transpose(0, 1),
-        draw({3, 12, 50}, torch::kFloat32).transpose(1, 2), wide.select(2, 0).slice(0, 1, 2).expand({3, -1, -1})}) {
+  const auto interleaved = draw({3, 50, 2, 12}, torch::kFloat32);
+  for (const auto& x : {interleaved.select(2, 1), interleaved.select(2, 0).slice(1, 3, 50, 2),
+                        interleaved.select(2, 1).transpose(0, 1), draw({3, 12, 50}, torch::kFloat32).transpose(1, 2),
+                        interleaved.select(2, 0).slice(0, 1, 2).expand({3, -1, -1})}) {
     const auto y = short_convolution(x, weight, std::nullopt, 2);
     EXPECT_TRUE(y.is_contiguous());
     EXPECT_TRUE(torch::equal(y, short_convolution(x.contiguous(), weight.contiguous(), std::nullopt, 2)));

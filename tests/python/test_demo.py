@@ -64,9 +64,9 @@ def check_windows(out: Path, said: str) -> None:
     with torch.no_grad():
         model(torch.tensor([list(line.encode())]))
     assert len(sizes) == len(layers) == 2
-    for sigma, shown in zip(sizes, layers):  # 16 groups
+    for sigma, on_page in zip(sizes, layers):  # 16 groups
         assert sigma.shape == (16, len(line))
-        torch.testing.assert_close(torch.tensor(shown), sigma.mean(0), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(torch.tensor(on_page), sigma.mean(0), rtol=1e-3, atol=1e-4)
 
 
 def test_a_picture_has_a_bar_for_each_token() -> None:

@@ -263,9 +263,9 @@ def test_the_view_for_evaluation_is_that_of_resizing_and_cropping(tmp_path: Path
         picture.save(tmp_path / f"{k}.ppm")
         for size, ratio in ((224, 0.875), (64, 0.95), (32, 1.0)):
             small = int(size / ratio)
-            wide = (small, small * height // width) if width <= height else (small * width // height, small)
-            left, top = round((wide[0] - size) / 2), round((wide[1] - size) / 2)
-            whole = resized(picture, wide, Image.Resampling.BICUBIC)
+            whole_size = (small, small * height // width) if width <= height else (small * width // height, small)
+            left, top = round((whole_size[0] - size) / 2), round((whole_size[1] - size) / 2)
+            whole = resized(picture, whole_size, Image.Resampling.BICUBIC)
             expected.append(pixels(whole.crop((left, top, left + size, top + size))))
             tasks.append(("centre", tmp_path / f"{k}.ppm", tmp_path / f"out-{len(tasks)}.ppm", "bicubic", size, ratio))
     assert set(tool(tasks)) == {"ok "}

@@ -92,10 +92,10 @@ def test_device_and_dtype_are_those_asked_for(name: str) -> None:
     module = EVERY[name](device="meta", dtype=torch.bfloat16)
     assert all(p.is_meta and p.dtype == torch.bfloat16 for p in module.parameters()) and list(module.parameters())
     torch.manual_seed(1)
-    wide = EVERY[name](dtype=torch.float64)
+    in_float64 = EVERY[name](dtype=torch.float64)
     torch.manual_seed(1)
     plain = EVERY[name]().double()
-    for (key, a), b in zip(wide.state_dict().items(), plain.state_dict().values(), strict=True):
+    for (key, a), b in zip(in_float64.state_dict().items(), plain.state_dict().values(), strict=True):
         assert a.dtype == torch.float64 and a.shape == b.shape, key
 
 

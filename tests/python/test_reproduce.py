@@ -71,9 +71,9 @@ def test_a_table_is_run_scored_printed_and_not_run_again(text: Path, tmp_path: P
     assert "| paper " not in done.stdout
     # Again: nothing is run; another seed: only that.
     before = {p: p.stat().st_mtime_ns for p in (out / "results").iterdir()}
-    again = reproduce(*command(text, out))
-    assert again.returncode == 0 and again.stdout == done.stdout
-    assert "starts" not in again.stderr and "4 of 4 runs done" in again.stderr
+    repeated = reproduce(*command(text, out))
+    assert repeated.returncode == 0 and repeated.stdout == done.stdout
+    assert "starts" not in repeated.stderr and "4 of 4 runs done" in repeated.stderr
     third = reproduce(*command(text, out, "--seeds", "1,2,3"))
     assert third.returncode == 0 and third.stderr.count(": starts") == 2
     assert all(p.stat().st_mtime_ns == at for p, at in before.items())

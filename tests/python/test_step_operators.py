@@ -260,12 +260,12 @@ def test_short_convolution_is_conv1d(
     x, dy = (draw(2, tokens, channels, dtype=dtype, device=device) for _ in range(2))
     weight, bias = draw(channels, taps, dtype=torch.float32, device=device), draw(channels, dtype=torch.float32, device=device)
     leaves = (x, weight, bias)
-    wide = [t.detach().double().requires_grad_() for t in leaves]
-    rows = F.pad(wide[0].transpose(1, 2), (left, taps - 1 - left))
-    expected = wide[0] + F.conv1d(rows, wide[1].unsqueeze(1), wide[2], groups=channels).transpose(1, 2)
+    doubles = [t.detach().double().requires_grad_() for t in leaves]
+    rows = F.pad(doubles[0].transpose(1, 2), (left, taps - 1 - left))
+    expected = doubles[0] + F.conv1d(rows, doubles[1].unsqueeze(1), doubles[2], groups=channels).transpose(1, 2)
     y = ops.short_convolution(*leaves, left, residual=True)
     got = (y, *torch.autograd.grad(y, leaves, dy.detach()))
-    for one, other in zip(got, (expected, *torch.autograd.grad(expected, wide, dy.detach().double())), strict=True):
+    for one, other in zip(got, (expected, *torch.autograd.grad(expected, doubles, dy.detach().double())), strict=True):
         bound = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[one.dtype]
         assert (one - other).abs().max() <= bound * other.abs().max()
 

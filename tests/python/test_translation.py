@@ -46,10 +46,10 @@ def test_a_run_learns_and_resumes_to_the_same_bits(run: Path, tmp_path: Path) ->
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
     assert {"dev_exact", "dev_loss"} <= lines[-1].keys()
     assert json.loads((run / "checkpoints" / "BEST.json").read_text())["metric"] == "dev_exact"
-    again = tmp_path / "again"
-    contextpool_says("train", "--run", again, *TINY, *NUMBERS, *SHORT, "--checkpoint-every", 10, "--steps", 20)
-    contextpool_says("train", "--run", again, "--resume", "--steps", 40)
-    first, second = checkpoint(run, 40), checkpoint(again, 40)
+    resumed = tmp_path / "again"
+    contextpool_says("train", "--run", resumed, *TINY, *NUMBERS, *SHORT, "--checkpoint-every", 10, "--steps", 20)
+    contextpool_says("train", "--run", resumed, "--resume", "--steps", 40)
+    first, second = checkpoint(run, 40), checkpoint(resumed, 40)
     assert first.keys() == second.keys()
     assert all(first[name] == second[name] for name in first)
 

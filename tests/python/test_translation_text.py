@@ -123,10 +123,10 @@ def test_vocabularies_are_read_by_sentencepiece_itself(tmp_path: Path, kind: str
     assert symbols == [theirs.encode(line) for line in lines]
     decoded = tool("decode", tmp_path / "one", sentences).split("\n")[:-1]
     assert decoded == [theirs.decode(s) for s in symbols]
-    for line, again in zip(lines, decoded):
+    for line, round_trip in zip(lines, decoded):
         if fallback or 3 not in theirs.encode(line):
             # The difference between nmt_nfkc and NFKC is in control characters and a few spaces, which are not here.
-            assert again == " ".join(unicodedata.normalize("NFKC", line).split()), line
+            assert round_trip == " ".join(unicodedata.normalize("NFKC", line).split()), line
 
 
 def test_batches_of_multi30k(tmp_path: Path) -> None:

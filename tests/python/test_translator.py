@@ -132,10 +132,10 @@ def test_cached_uncached_and_lone_translations_agree_and_scores_are_sums(options
     how = BeamSearchOptions(n_best=3, extra_length=8)
     cached = model.translate(sources, how)
     uncached = model.translate(sources, BeamSearchOptions(n_best=3, extra_length=8, cached=False))
-    for source, found, again in zip(sources, cached, uncached, strict=True):
+    for source, found, without_cache in zip(sources, cached, uncached, strict=True):
         (alone,) = model.translate([source], how)
-        assert [h.tokens for h in found] == [h.tokens for h in again] == [h.tokens for h in alone]
-        assert [h.score for h in found] == pytest.approx([h.score for h in again], abs=1e-4)
+        assert [h.tokens for h in found] == [h.tokens for h in without_cache] == [h.tokens for h in alone]
+        assert [h.score for h in found] == pytest.approx([h.score for h in without_cache], abs=1e-4)
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
         for hypothesis in found if source else ():
             target = torch.tensor([[model.options.begin, *hypothesis.tokens]])

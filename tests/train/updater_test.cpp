@@ -122,8 +122,8 @@ Left train(const ReplayCase& of, bool graphs) {
     auto weight = task->model()->parameters().back().detach();
     const auto kept = weight.clone();
     if (step == kSkipped) weight.fill_(NAN);
-    const auto made = train::make_step_batch(*task, options, place, /*rank=*/0);
-    left.figures.push_back(updater.step(made, step, 1e-3 * static_cast<double>(step + 1)).figures.clone());
+    const auto step_batch = train::make_step_batch(*task, options, place, /*rank=*/0);
+    left.figures.push_back(updater.step(step_batch, step, 1e-3 * static_cast<double>(step + 1)).figures.clone());
     if (step == kSkipped) weight.copy_(kept);
     left.replayed += updater.replaying() && step != kSmaller ? 1 : 0;
   }

@@ -45,11 +45,11 @@ struct Batch {
 using Figure = std::pair<std::string, double>;
 
 // A score on held-out data. The first figure is the one by which the best checkpoint is chosen; the line of progress
-// shows figure `shown`.
+// shows figure `headline`.
 struct Score {
   std::vector<Figure> figures;
   bool higher_is_better = false;
-  std::size_t shown = 0;
+  std::size_t headline = 0;
 };
 
 class TaskKind;  // tasks/registry.h

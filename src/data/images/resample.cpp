@@ -79,17 +79,17 @@ CONTEXTPOOL_AVX2 void avx2_pixel(const std::uint8_t* in, const std::int32_t* pai
 // Eight bytes are read where two pixels have six: near the end of the memory, one by one.
 CONTEXTPOOL_AVX2 void avx2_rows(const Pixels& in, const Taps& taps, std::int64_t width, std::uint8_t* out) {
   const std::int64_t most = (taps.most + 1) / 2 * 2;
-  std::vector<std::int32_t> wide(static_cast<std::size_t>(width * most * 4), 0);  // each weight four times
+  std::vector<std::int32_t> repeated_weights(static_cast<std::size_t>(width * most * 4), 0);  // each weight four times
   for (std::int64_t x = 0; x < width; ++x)
     for (std::int64_t j = 0; j < taps.most; ++j)
-      std::fill_n(wide.data() + (x * most + j) * 4, 4, taps.weights[x * taps.most + j]);
+      std::fill_n(repeated_weights.data() + (x * most + j) * 4, 4, taps.weights[x * taps.most + j]);
   for (std::int64_t y = 0; y < in.height; ++y) {
     for (std::int64_t x = 0; x < width; ++x) {
       const auto range = taps.ranges[x];
       const auto at = kColours * (y * in.width + range.first);
       auto* const to = out + kColours * (y * width + x);
       if (at + kColours * (range.count + 1) + 2 <= in.size) {
-        avx2_pixel(in.data + at, wide.data() + x * most * 4, range.count, to);
+        avx2_pixel(in.data + at, repeated_weights.data() + x * most * 4, range.count, to);
       } else {
         plain_pixel(in.data + at, taps.weights.data() + x * taps.most, range.count, to);
       }

@@ -76,8 +76,8 @@ inline Vec<double> load(const double* p) { return load_raw<Vec<double>>(p); }
 
 inline Vec<float> load(const bf16* p) {
   using Half = VecOf<std::uint16_t, kVectorBytes / 2>::Type;
-  const auto wide = __builtin_convertvector(load_raw<Half>(p), Vec<std::uint32_t>);
-  return bit_cast_vec<Vec<float>>(wide << 16);
+  const auto bits = __builtin_convertvector(load_raw<Half>(p), Vec<std::uint32_t>);
+  return bit_cast_vec<Vec<float>>(bits << 16);
 }
 
 inline Vec<float> load(const f16* p) {
@@ -238,9 +238,9 @@ void store_double(S* p, Vec<double> v, int n = kLanes<double>) {
   if (std::is_same_v<S, T> && n == w) {
     __builtin_memcpy(p, &narrow, sizeof(narrow));
   } else {
-    Vec<T> wide = {};
-    __builtin_memcpy(&wide, &narrow, sizeof(narrow));
-    store_first(p, wide, n);
+    Vec<T> padded = {};
+    __builtin_memcpy(&padded, &narrow, sizeof(narrow));
+    store_first(p, padded, n);
   }
 }
 

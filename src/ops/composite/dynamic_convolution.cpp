@@ -13,7 +13,7 @@
 namespace contextpool {
 namespace {
 
-at::ScalarType wide_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType sum_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // The targets that tap k of a row counts for, and the tokens that they read.
 struct Reach {
@@ -28,9 +28,9 @@ struct Reach {
 };
 
 // The inputs in the type of sums.
-struct Wide {
-  Wide(const at::Tensor& of_x, const at::Tensor& of_inner, const at::Tensor& of_up, const at::Tensor& of_weight)
-      : x(of_x.to(wide_type(of_x))),
+struct InSumType {
+  InSumType(const at::Tensor& of_x, const at::Tensor& of_inner, const at::Tensor& of_up, const at::Tensor& of_weight)
+      : x(of_x.to(sum_type(of_x))),
         inner(of_inner.to(x.scalar_type())),
         up(of_up.to(x.scalar_type())),
         weight(of_weight.to(x.scalar_type())) {}
@@ -48,7 +48,7 @@ struct Wide {
 at::Tensor dynamic_convolution_composite(const at::Tensor& x, const at::Tensor& inner, const at::Tensor& up,
                                          const at::Tensor& weight, int64_t left, bool residual) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Wide in(x, inner, up, weight);
+  const InSumType in(x, inner, up, weight);
   const auto result = dynamic_convolution_sizes(x, inner);
   auto y = at::zeros_symint(result, in.x.options());
   for (int64_t k = 0; k < in.taps(); ++k) {
@@ -64,7 +64,7 @@ DynamicConvolutionGradients dynamic_convolution_backward_composite(const at::Ten
                                                                    const at::Tensor& weight, int64_t left,
                                                                    bool residual) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Wide in(x, inner, up, weight);
+  const InSumType in(x, inner, up, weight);
   const auto dy = grad.to(in.x.scalar_type());
   auto dx = at::zeros(x.sizes(), in.x.options()), dinner = at::zeros(inner.sizes(), in.x.options());
   std::vector<at::Tensor> dup, dweight;

@@ -10,7 +10,7 @@
 namespace contextpool {
 namespace {
 
-at::ScalarType wide_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType sum_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // Tokens [begin, end) of y that tap k reads, and where in x from: both within the row.
 struct Reach {
@@ -29,27 +29,27 @@ struct Reach {
 
 at::Tensor short_convolution_composite(const at::Tensor& x, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias, int64_t left, bool residual) {
-  const auto type = wide_type(x);
-  const auto wide = x.to(type), w = weight.to(type);
+  const auto type = sum_type(x);
+  const auto x_in_sum_type = x.to(type), w = weight.to(type);
   auto y = at::zeros(x.sizes(), x.options().dtype(type));
   for (int64_t k = 0; k < weight.size(1); ++k) {
     const Reach reach(k, left, x.size(-2));
-    if (reach.begin < reach.end) reach.of_y(y).addcmul_(reach.of_x(wide), w.select(1, k));
+    if (reach.begin < reach.end) reach.of_y(y).addcmul_(reach.of_x(x_in_sum_type), w.select(1, k));
   }
   if (bias && bias->defined()) y += bias->to(type);
-  if (residual) y += wide;
+  if (residual) y += x_in_sum_type;
   return y.to(x.scalar_type());
 }
 
 ShortConvolutionGradients short_convolution_backward_composite(const at::Tensor& grad, const at::Tensor& x,
                                                                const at::Tensor& weight, int64_t left, bool residual) {
-  const auto type = wide_type(x);
-  const auto dy = grad.to(type), wide = x.to(type);
+  const auto type = sum_type(x);
+  const auto dy = grad.to(type), x_in_sum_type = x.to(type);
   const auto to_channels = [&](const at::Tensor& t) { return t.reshape({-1, weight.size(0)}).sum(0); };
   std::vector<at::Tensor> dweight;
   for (int64_t k = 0; k < weight.size(1); ++k) {
     const Reach reach(k, left, x.size(-2));
-    dweight.push_back(to_channels(reach.of_y(dy).mul(reach.of_x(wide))));
+    dweight.push_back(to_channels(reach.of_y(dy).mul(reach.of_x(x_in_sum_type))));
   }
   return {short_convolution_composite(grad, weight.flip(1), std::nullopt, weight.size(1) - 1 - left, residual)
               .to(x.scalar_type())

@@ -65,9 +65,9 @@ DynamicConvolutionGradients dynamic_convolution_backward_cpu(const at::Tensor& g
   }
   const Inputs in(x, inner, up, weight, left, residual);
   const auto dy = grad.contiguous();
-  const auto wide = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };
+  const auto empty_contiguous = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };
   auto dx = at::empty(x.sizes(), x.options());
-  auto dinner = wide(in.inner), dup = wide(in.up), dweight = wide(in.weight);
+  auto dinner = empty_contiguous(in.inner), dup = empty_contiguous(in.up), dweight = empty_contiguous(in.weight);
   cpu::dynamic_convolution_backward(
       in.args, dy.const_data_ptr(),
       {dx.mutable_data_ptr(), dinner.mutable_data_ptr(), dup.mutable_data_ptr(), dweight.mutable_data_ptr()},

@@ -59,8 +59,9 @@ ShortConvolutionGradients short_convolution_backward_cpu(const at::Tensor& grad,
   }
   const Inputs in(x, weight, std::nullopt, left, residual);
   const auto dy = grad.contiguous();
-  const auto wide = weight.options().dtype(sum_type(x));
-  auto dweight = at::empty({weight.size(1), weight.size(0)}, wide), dbias = at::empty({weight.size(0)}, wide);
+  const auto in_sum_type = weight.options().dtype(sum_type(x));
+  auto dweight = at::empty({weight.size(1), weight.size(0)}, in_sum_type),
+       dbias = at::empty({weight.size(0)}, in_sum_type);
   cpu::short_convolution_backward(in.args, dy.const_data_ptr(), dx.mutable_data_ptr(), dweight.mutable_data_ptr(),
                                   dbias.mutable_data_ptr(), torch_threads());
   return {dx, dweight.t().to(weight.scalar_type()).contiguous(), dbias.to(weight.scalar_type())};

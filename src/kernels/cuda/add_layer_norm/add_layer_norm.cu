@@ -21,16 +21,16 @@ struct Four {
 template <typename T>
 __device__ Four load_four(const T* from) {
   const auto values = load<T, kFour>(from);
-  Four wide;
+  Four floats;
 #pragma unroll
-  for (int i = 0; i < kFour; ++i) wide.at[i] = widen(values.at[i]);
-  return wide;
+  for (int i = 0; i < kFour; ++i) floats.at[i] = widen(values.at[i]);
+  return floats;
 }
 template <typename T>
-__device__ void store_four(T* to, const Four& wide) {
+__device__ void store_four(T* to, const Four& floats) {
   Vector<T, kFour> values;
 #pragma unroll
-  for (int i = 0; i < kFour; ++i) values.at[i] = narrow<T>(wide.at[i]);
+  for (int i = 0; i < kFour; ++i) values.at[i] = narrow<T>(floats.at[i]);
   store<T, kFour>(to, values);
 }
 

@@ -337,10 +337,10 @@ cudaError_t with_type(const DynamicConvolution& in, const Launch& launch) {
 }  // namespace
 
 bool dynamic_convolution_fits(const DynamicConvolution& in) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  return in.type != Type::f64 && in.taps <= kMostTaps && in.rank <= kMostRank && in.tokens <= kMost &&
-         in.channels * in.taps * (in.rank + 1) <= kMost && inner_count(in) <= kMost &&
-         in.batch * ((in.tokens + kRun - 1) / kRun) <= kMost;
+  constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
+  return in.type != Type::f64 && in.taps <= kMostTaps && in.rank <= kMostRank && in.tokens <= kMostCount &&
+         in.channels * in.taps * (in.rank + 1) <= kMostCount && inner_count(in) <= kMostCount &&
+         in.batch * ((in.tokens + kRun - 1) / kRun) <= kMostCount;
 }
 
 cudaError_t dynamic_convolution(const DynamicConvolution& in, void* y, cudaStream_t stream) {

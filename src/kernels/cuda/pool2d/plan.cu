@@ -96,11 +96,11 @@ struct Planner {
 
   // Sets scale and reach of the target and how far its second moment goes; the support is what is kept without cuts.
   __device__ void look(bool cuts, T drop, T top, bool moment, Target<T>& t, T& far) const {
-    constexpr T kSpare = 2;  // a first disc leaves out e^-2 of what may be left out
-    constexpr T kSafe = 40;  // weights up to e^40 can be summed up
-    constexpr T kNear = 2;   // d^2 of the nearest
+    constexpr T kFirstDiscMargin = 2;  // a first disc leaves out e^-2 of what may be left out
+    constexpr T kSafe = 40;            // weights up to e^40 can be summed up
+    constexpr T kNear = 2;             // d^2 of the nearest
     // Of a sum e^(z + more). Log weights may be large, and differ by little: they meet each other first.
-    const T room = drop + kSpare + crowd();
+    const T room = drop + kFirstDiscMargin + crowd();
     const auto by_weight = [&](T z, T more) { return cut(((top - z) + (room - more)) / half); };
     const auto by_moment = [&](T v, T more) { return cut(((top - v) + (room + tangent() - more)) / (kSlope * half)); };
     T z = -INFINITY, v = -INFINITY;

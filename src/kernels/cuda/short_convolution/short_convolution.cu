@@ -395,10 +395,10 @@ std::int64_t shares_of(const ShortConvolution& in, const void* dy, const void* d
 }  // namespace
 
 bool short_convolution_fits(const ShortConvolution& in) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  constexpr std::int64_t kMostStride = kMost >> 4;  // of a token: 32 bits hold a tile's
-  return in.type != Type::f64 && in.taps <= kMostTaps && in.tokens <= kMost &&
-         in.batch * ((in.tokens + kLeastRun - 1) / kLeastRun) <= kMost && in.x_token_stride <= kMostStride &&
+  constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
+  constexpr std::int64_t kMostStride = kMostCount >> 4;  // of a token: 32 bits hold a tile's
+  return in.type != Type::f64 && in.taps <= kMostTaps && in.tokens <= kMostCount &&
+         in.batch * ((in.tokens + kLeastRun - 1) / kLeastRun) <= kMostCount && in.x_token_stride <= kMostStride &&
          in.channels <= kMostStride / 4;
 }
 
