@@ -170,22 +170,138 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const DynamicConvolut
   }
 }
 
-// The sum over the lanes of value lane / 2, of a warp that has kMostRank values a lane: half of them change hands in
-// each step.
+// Of 2 kCount values of a lane, kCount: with the lane that differs in the bit of 2 kCount half of them change hands.
+// With constants all the way down, as values that are looked up by a variable would be in local memory.
+template <int kCount>
+__device__ inline void exchange(float (&v)[kMostRank]) {
+  constexpr int kMask = 2 * kCount;
+  const bool upper = (threadIdx.x & kMask) != 0;
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    const float keep = upper ? v[r + kCount] : v[r], send = upper ? v[r] : v[r + kCount];
+    v[r] = keep + __shfl_xor_sync(0xffffffffu, send, kMask);
+  }
+  if constexpr (kCount > 1) exchange<kCount / 2>(v);
+}
+
+// The sum over the lanes of value lane / 2, of a warp that has kMostRank values a lane.
 __device__ inline float sum_by_lane(float (&v)[kMostRank]) {
   static_assert(2 * kMostRank == kWarp);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  exchange<kMostRank / 2>(v);
+  return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 1);
+}
+
+// The tokens [begin, end) of a row, and the targets [first, last) whose taps fall on them.
+struct Run {
+  int row, begin, end, first, last;
+  __device__ Run(const Walk& walk, std::int64_t number)
+      : row(static_cast<int>(number / walk.row_runs)),
+        begin(static_cast<int>(number % walk.row_runs) * kRun),
+        end(begin + kRun < walk.tokens ? begin + kRun : walk.tokens),
+        first(begin + walk.left - (walk.taps - 1)),
+        last(end + walk.left) {}
+  __device__ bool has(int token) const { return token >= begin && token < end; }
+};
+
+// A channel's sums over targets.
+struct Sums {
+  float dup[kMostTaps][kMostRank] = {}, dweight[kMostTaps] = {};
+
+  // Adds what the target `token` gives, whose taps fall on x[0], x[1], ...; its share of dp to of_inner.
+  __device__ void add(const Walk& walk, const Taps& own, int token, const float (&p)[kMostRank], float dy,
+                      const float* x, float (&of_inner)[kMostRank]) {
 #pragma unroll
-  for (int step = 1; step < 5; ++step) {
-    const int count = kMostRank >> step, mask = kWarp >> step;
-    const bool upper = (lane & mask) != 0;
+    for (int k = 0; k < kMostTaps; ++k) {
+      const int source = token - walk.left + k;
+      if (k >= walk.taps || source < 0 || source >= walk.tokens) continue;
+      const float g = dy * x[k];
+      dweight[k] += g;
 #pragma unroll
-    for (int r = 0; r < count; ++r) {
-      const float keep = upper ? v[r + count] : v[r], send = upper ? v[r] : v[r + count];
-      v[r] = keep + __shfl_xor_sync(0xffffffffu, send, mask);
+      for (int r = 0; r < kMostRank; ++r) {
+        dup[k][r] = fmaf(g, p[r], dup[k][r]);
+        of_inner[r] = fmaf(own.up[k][r], g, of_inner[r]);
+      }
     }
   }
-  return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 1);
+
+  // To [taps, rank + 1, channels].
+  __device__ void write(const Walk& walk, float* part) const {
+#pragma unroll
+    for (int k = 0; k < kMostTaps; ++k) {
+      if (k >= walk.taps) break;
+      float* const of_tap = part + static_cast<std::int64_t>(k) * (walk.rank + 1) * walk.channels;
+#pragma unroll
+      for (int r = 0; r < kMostRank; ++r) {
+        if (r < walk.rank) of_tap[static_cast<std::int64_t>(r) * walk.channels] = dup[k][r];
+      }
+      of_tap[static_cast<std::int64_t>(walk.rank) * walk.channels] = dweight[k];
+    }
+  }
+};
+
+// Walks a channel over a run: dx of its tokens, `sums`, and dp of its own targets summed over a warp, to dinner.
+template <typename T>
+__device__ inline void walk_back(const Walk& walk, const Run& run, const Taps& own, const Column<T>& x,
+                                 const Column<T>& dy, const float* inner, float* dinner, T* dx, Sums& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float window[kMostTaps - 1 + kTile], next_x[kTile], next_dy[kTile];
+  float waiting[kMostTaps] = {};  // dx of the tokens i - left, ...
+#pragma unroll
+  for (int e = 0; e < kMostTaps - 1; ++e) window[e] = x.at(run.first - walk.left + e);
+#pragma unroll
+  for (int t = 0; t < kTile; ++t) {
+    next_x[t] = x.at(run.first - walk.left + kMostTaps - 1 + t);
+    next_dy[t] = dy.at(run.first + t - walk.before);
+  }
+#pragma unroll 1
+  for (int i = run.first; i < run.last; i += kTile) {
+    float own_dy[kTile];
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      window[kMostTaps - 1 + t] = next_x[t];
+      own_dy[t] = next_dy[t];
+      next_x[t] = x.at(i + kTile - walk.left + kMostTaps - 1 + t);
+      next_dy[t] = dy.at(i + kTile + t - walk.before);
+    }
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      const int token = i + t;
+      if (token >= run.last) break;
+      if (walk.is_target(token)) {
+        float p[kMostRank], c[kMostTaps];
+        take(inner + (token - run.first) * kMostRank, p);
+        own.coefficients(p, c);
+#pragma unroll
+        for (int k = 0; k < kMostTaps; ++k) {
+          if (k < walk.taps) waiting[k] = fmaf(c[k], own_dy[t], waiting[k]);
+        }
+        if (run.has(token)) {
+          float of_inner[kMostRank] = {};
+          sums.add(walk, own, token, p, own_dy[t], window + t, of_inner);
+          const float sum = sum_by_lane(of_inner);
+          if (lane % 2 == 0) dinner[(token - run.begin) * kMostRank + lane / 2] = sum;
+        }
+      }
+      const int done = token - walk.left;
+      if (x.exists && run.has(done)) dx[static_cast<std::int64_t>(done) * walk.channels] = narrow<T>(waiting[0]);
+#pragma unroll
+      for (int k = 0; k < kMostTaps; ++k) waiting[k] = k + 1 < kMostTaps ? waiting[k + 1] : 0.f;
+    }
+#pragma unroll
+    for (int e = 0; e < kMostTaps - 1; ++e) window[e] = window[e + kTile];
+  }
+}
+
+// The warps' sums of a run's targets, added up; to [targets, rank] of its row.
+__device__ inline void write_dinner(const Walk& walk, const Run& run, const float (&dinner)[kWarps][kRun * kMostRank],
+                                    float* to) {
+  for (int at = threadIdx.x; at < (run.end - run.begin) * walk.rank; at += kThreads) {
+    const int token = run.begin + at / walk.rank, r = at % walk.rank;
+    if (!walk.is_target(token)) continue;
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += dinner[w][(token - run.begin) * kMostRank + r];
+    to[static_cast<std::int64_t>(token - walk.before) * walk.rank + r] = sum;
+  }
 }
 
 // parts [shares, taps, rank + 1, channels]; to_inner [groups, batch, targets, rank].
@@ -196,105 +312,23 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float dinner[kWarps][kRun * kMostRank];
   const int group = static_cast<int>(blockIdx.x % walk.groups), share = static_cast<int>(blockIdx.x / walk.groups);
   const int channel = group * kThreads + static_cast<int>(threadIdx.x);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const bool exists = channel < walk.channels;
   const Taps own(in, walk, channel);
-  float dup[kMostTaps][kMostRank] = {}, dweight[kMostTaps] = {};
-
-  for (std::int64_t run = share; run < walk.runs; run += walk.shares) {
-    const int row = static_cast<int>(run / walk.row_runs), begin = static_cast<int>(run % walk.row_runs) * kRun;
-    const int end = begin + kRun < walk.tokens ? begin + kRun : walk.tokens;
-    const int first = begin + walk.left - (walk.taps - 1),
-              last = end + walk.left;  // targets whose taps fall on the run
+  Sums sums;
+  for (std::int64_t number = share; number < walk.runs; number += walk.shares) {
+    const Run run(walk, number);
     __syncthreads();
-    load_inner(in, walk, row, first, last - first, inner);
+    load_inner(in, walk, run.row, run.first, run.last - run.first, inner);
     __syncthreads();
-    const auto x = column_of_x<T>(in, walk, row, channel);
-    const Column<T> gradient{dy + static_cast<std::int64_t>(row) * walk.targets * walk.channels + channel,
-                             walk.channels, walk.targets, exists};
-    T* const to = dx + static_cast<std::int64_t>(row) * walk.tokens * walk.channels + channel;
-    float window[kMostTaps - 1 + kTile], next_x[kTile], next_dy[kTile];
-    float waiting[kMostTaps] = {};  // dx of the tokens i - left, ...
-#pragma unroll
-    for (int e = 0; e < kMostTaps - 1; ++e) window[e] = x.at(first - walk.left + e);
-#pragma unroll
-    for (int t = 0; t < kTile; ++t) {
-      next_x[t] = x.at(first - walk.left + kMostTaps - 1 + t);
-      next_dy[t] = gradient.at(first + t - walk.before);
-    }
-#pragma unroll 1
-    for (int i = first; i < last; i += kTile) {
-      float own_dy[kTile];
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-        window[kMostTaps - 1 + t] = next_x[t];
-        own_dy[t] = next_dy[t];
-        next_x[t] = x.at(i + kTile - walk.left + kMostTaps - 1 + t);
-        next_dy[t] = gradient.at(i + kTile + t - walk.before);
-      }
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-        const int token = i + t;
-        if (token >= last) break;
-        if (walk.is_target(token)) {
-          float p[kMostRank], c[kMostTaps];
-          take(inner + (token - first) * kMostRank, p);
-          own.coefficients(p, c);
-#pragma unroll
-          for (int k = 0; k < kMostTaps; ++k) {
-            if (k < walk.taps) waiting[k] = fmaf(c[k], own_dy[t], waiting[k]);
-          }
-          if (token >= begin && token < end) {
-            float of_inner[kMostRank] = {};
-#pragma unroll
-            for (int k = 0; k < kMostTaps; ++k) {
-              const int source = token - walk.left + k;
-              if (k >= walk.taps || source < 0 || source >= walk.tokens) continue;
-              const float g = own_dy[t] * window[t + k];
-              dweight[k] += g;
-#pragma unroll
-              for (int r = 0; r < kMostRank; ++r) {
-                dup[k][r] = fmaf(g, p[r], dup[k][r]);
-                of_inner[r] = fmaf(own.up[k][r], g, of_inner[r]);
-              }
-            }
-            const float sum = sum_by_lane(of_inner);
-            if (lane % 2 == 0) dinner[warp][(token - begin) * kMostRank + lane / 2] = sum;
-          }
-        }
-        const int done = token - walk.left;
-        if (exists && done >= begin && done < end) {
-          to[static_cast<std::int64_t>(done) * walk.channels] = narrow<T>(waiting[0]);
-        }
-#pragma unroll
-        for (int k = 0; k < kMostTaps; ++k) waiting[k] = k + 1 < kMostTaps ? waiting[k + 1] : 0.f;
-      }
-#pragma unroll
-      for (int e = 0; e < kMostTaps - 1; ++e) window[e] = window[e + kTile];
-    }
+    const std::int64_t targets = static_cast<std::int64_t>(run.row) * walk.targets;
+    const auto x = column_of_x<T>(in, walk, run.row, channel);
+    const Column<T> gradient{dy + targets * walk.channels + channel, walk.channels, walk.targets, x.exists};
+    T* const to = dx + static_cast<std::int64_t>(run.row) * walk.tokens * walk.channels + channel;
+    walk_back(walk, run, own, x, gradient, inner, dinner[threadIdx.x / kWarp], to, sums);
     __syncthreads();
-    for (int at = threadIdx.x; at < (end - begin) * walk.rank; at += kThreads) {
-      const int token = begin + at / walk.rank, r = at % walk.rank;
-      if (!walk.is_target(token)) continue;
-      float sum = 0;
-      for (int w = 0; w < kWarps; ++w) sum += dinner[w][(token - begin) * kMostRank + r];
-      const std::int64_t target =
-          (static_cast<std::int64_t>(group) * in.batch + row) * walk.targets + token - walk.before;
-      to_inner[target * walk.rank + r] = sum;
-    }
+    write_dinner(walk, run, dinner, to_inner + (group * in.batch * walk.targets + targets) * walk.rank);
   }
-  if (!exists) return;
-  float* const part = parts + static_cast<std::int64_t>(share) * walk.taps * (walk.rank + 1) * walk.channels + channel;
-#pragma unroll
-  for (int k = 0; k < kMostTaps; ++k) {
-    if (k >= walk.taps) break;
-    float* const of_tap = part + static_cast<std::int64_t>(k) * (walk.rank + 1) * walk.channels;
-#pragma unroll
-    for (int r = 0; r < kMostRank; ++r) {
-      if (r < walk.rank) of_tap[static_cast<std::int64_t>(r) * walk.channels] = dup[k][r];
-    }
-    of_tap[static_cast<std::int64_t>(walk.rank) * walk.channels] = dweight[k];
-  }
+  if (channel >= walk.channels) return;
+  sums.write(walk, parts + static_cast<std::int64_t>(share) * walk.taps * (walk.rank + 1) * walk.channels + channel);
 }
 
 std::int64_t inner_count(const DynamicConvolution& in) { return in.batch * in.targets * in.rank; }

@@ -173,101 +173,162 @@ __device__ inline Gradient gradient_at(const PredictWindows& in, const Layer& la
   return g;
 }
 
-template <typename T, int kC>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(const PredictWindows in, std::int64_t tiles, std::int64_t row_tiles, const float* u,
-                    const float* dlog_weight, const float* dsigma, T* dproduct, float* parts) {
-  constexpr int kPiece = kWhole<T>, kSpan = kTile<kC> + 2 * (kMostTaps - 1);
-  alignas(16) __shared__ float weight[kMostTaps * kC * kMostHidden];
-  alignas(16) __shared__ float hidden[kRows<kC> * kMostHidden], dz[kRows<kC> * kMostHidden];
-  alignas(16) __shared__ float g[kSpan * kC];  // of u, from `begin` below on
-  __shared__ float dlogit[kTile<kC> * kC];     // of the tile
-  const Layer layer(in);
-  const int pieces = layer.hidden / kPiece, halo = layer.taps - 1, rows = kTile<kC> + halo, own = halo - layer.left;
-  const int of_pair = threadIdx.x % layer.hidden, tap = threadIdx.x / layer.hidden;  // this thread's, in dweight
-  load_weights(in, layer, weight);
-  for (int at = threadIdx.x; at < kSpan * kC; at += kThreads) g[at] = 0;  // of channels that do not exist
-  float dweight[kC] = {}, dbias = 0, dout_bias = 0;
+// What the backward makes of a tile, in shared memory.
+template <int kC>
+struct Tile {
+  static constexpr int kSpan = kTile<kC> + 2 * (kMostTaps - 1);
+  alignas(16) float weight[kMostTaps * kC * kMostHidden];
+  alignas(16) float hidden[kRows<kC> * kMostHidden];
+  alignas(16) float dz[kRows<kC> * kMostHidden];
+  alignas(16) float g[kSpan * kC];  // of u, from `begin` below on
+  float dlogit[kTile<kC> * kC];     // of the tile
+};
 
-  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const std::int64_t row = tile / row_tiles, first = tile % row_tiles * kTile<kC>;
-    const std::int64_t begin = first + 2 * (layer.left - halo);  // g of the earliest token that a row below looks at
-    __syncthreads();
-    for (int at = threadIdx.x; at < (rows + halo) * layer.channels; at += kThreads) {
-      const int s = at % (rows + halo), c = at / (rows + halo);
-      const auto gradient = gradient_at(in, layer, row, begin + s, c, u, dlog_weight, dsigma);
-      g[s * kC + c] = gradient.u;
-      const int t = s - 2 * own;
-      if (t >= 0 && t < kTile<kC>) dlogit[t * kC + c] = gradient.logit;
-    }
-    __syncthreads();
-    // Row r is token first - own + r; tap k of its hidden features is seen by the token of g that is halo - k further
-    // on.
-    for (int at = threadIdx.x; at < rows * pieces; at += kThreads) {
-      const int r = at / pieces, column = at % pieces * kPiece;
-      const std::int64_t token = first - own + r;
-      float z[kPiece] = {}, d[kPiece] = {};
-      if (token >= 0 && token < in.tokens) {
-        inner<T, kPiece>(in, layer, row, token, column, z);
-        for (int k = 0; k < layer.taps; ++k) {
-          for (int c = 0; c < layer.channels; ++c) {
-            const float of_u = g[(r + halo - k) * kC + c];
-            const float* const w = weight + (k * layer.channels + c) * layer.hidden + column;
+// Where a tile stands. Row r of hidden and dz is token first - own + r, row s of g token begin + s: tap k of a row's
+// hidden features is seen by the token of g that is halo - k further on.
+struct Place {
+  std::int64_t row, first, begin;
+  int halo, rows, own;
+  __device__ Place(const Layer& layer, std::int64_t tile, std::int64_t row_tiles, int tokens)
+      : row(tile / row_tiles),
+        first(tile % row_tiles * tokens),
+        begin(first + 2 * (layer.left - (layer.taps - 1))),
+        halo(layer.taps - 1),
+        rows(tokens + halo),
+        own(halo - layer.left) {}
+};
+
+template <int kC>
+__device__ inline void load_gradients(const PredictWindows& in, const Layer& layer, const Place& place, const float* u,
+                                      const float* dlog_weight, const float* dsigma, Tile<kC>& tile) {
+  const int rows = place.rows + place.halo;
+  for (int at = threadIdx.x; at < rows * layer.channels; at += kThreads) {
+    const int s = at % rows, c = at / rows;
+    const auto gradient = gradient_at(in, layer, place.row, place.begin + s, c, u, dlog_weight, dsigma);
+    tile.g[s * kC + c] = gradient.u;
+    const int t = s - 2 * place.own;
+    if (t >= 0 && t < kTile<kC>) tile.dlogit[t * kC + c] = gradient.logit;
+  }
+}
+
+template <typename T, int kC>
+__device__ inline void make_hidden(const PredictWindows& in, const Layer& layer, const Place& place, Tile<kC>& tile) {
+  constexpr int kPiece = kWhole<T>;
+  const int pieces = layer.hidden / kPiece;
+  for (int at = threadIdx.x; at < place.rows * pieces; at += kThreads) {
+    const int r = at / pieces, column = at % pieces * kPiece;
+    const std::int64_t token = place.first - place.own + r;
+    float z[kPiece] = {}, d[kPiece] = {};
+    if (token >= 0 && token < in.tokens) {
+      inner<T, kPiece>(in, layer, place.row, token, column, z);
+      for (int k = 0; k < layer.taps; ++k) {
+        for (int c = 0; c < layer.channels; ++c) {
+          const float of_u = tile.g[(r + place.halo - k) * kC + c];
+          const float* const w = tile.weight + (k * layer.channels + c) * layer.hidden + column;
 #pragma unroll
-            for (int i = 0; i < kPiece; i += kFour) {
-              const auto four = load<float, kFour>(w + i);
+          for (int i = 0; i < kPiece; i += kFour) {
+            const auto four = load<float, kFour>(w + i);
 #pragma unroll
-              for (int j = 0; j < kFour; ++j) d[i + j] += four.at[j] * of_u;
-            }
+            for (int j = 0; j < kFour; ++j) d[i + j] += four.at[j] * of_u;
           }
         }
-#pragma unroll
-        for (int i = 0; i < kPiece; ++i) {
-          d[i] *= gelu_slope(z[i]);
-          z[i] = gelu(z[i]);
-        }
       }
-      put<kPiece>(hidden + r * layer.hidden + column, z);
-      put<kPiece>(dz + r * layer.hidden + column, d);
-    }
-    __syncthreads();
-    for (int at = threadIdx.x; at < kTile<kC> * layer.taps * pieces; at += kThreads) {
-      const int column = at % pieces * kPiece, k = at / pieces % layer.taps, t = at / pieces / layer.taps;
-      if (first + t >= in.tokens) continue;
-      Vector<T, kPiece> values;
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i) values.at[i] = narrow<T>(dz[(t + halo - k) * layer.hidden + column + i]);
-      store<T, kPiece>(dproduct + ((row * in.tokens + first + t) * layer.taps + k) * layer.hidden + column, values);
+      for (int i = 0; i < kPiece; ++i) {
+        d[i] *= gelu_slope(z[i]);
+        z[i] = gelu(z[i]);
+      }
     }
+    put<kPiece>(tile.hidden + r * layer.hidden + column, z);
+    put<kPiece>(tile.dz + r * layer.hidden + column, d);
+  }
+}
+
+template <typename T, int kC>
+__device__ inline void write_dproduct(const PredictWindows& in, const Layer& layer, const Place& place,
+                                      const Tile<kC>& tile, T* dproduct) {
+  constexpr int kPiece = kWhole<T>;
+  const int pieces = layer.hidden / kPiece;
+  for (int at = threadIdx.x; at < kTile<kC> * layer.taps * pieces; at += kThreads) {
+    const int column = at % pieces * kPiece, k = at / pieces % layer.taps, t = at / pieces / layer.taps;
+    if (place.first + t >= in.tokens) continue;
+    Vector<T, kPiece> values;
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) {
+      values.at[i] = narrow<T>(tile.dz[(t + place.halo - k) * layer.hidden + column + i]);
+    }
+    const std::int64_t token = place.row * in.tokens + place.first + t;
+    store<T, kPiece>(dproduct + (token * layer.taps + k) * layer.hidden + column, values);
+  }
+}
+
+// A thread's sums over tokens: dweight of a hidden feature and a tap, dbias of a hidden feature, dout_bias of a
+// channel.
+template <int kC>
+struct Sums {
+  int feature, tap;
+  float dweight[kC] = {}, dbias = 0, dout_bias = 0;
+
+  __device__ explicit Sums(const Layer& layer)
+      : feature(static_cast<int>(threadIdx.x) % layer.hidden), tap(static_cast<int>(threadIdx.x) / layer.hidden) {}
+  __device__ bool of_bias(const Layer& layer) const { return static_cast<int>(threadIdx.x) < layer.hidden; }
+  __device__ bool of_out_bias(const Layer& layer) const { return static_cast<int>(threadIdx.x) < layer.channels; }
+
+  __device__ void add(const Layer& layer, const Place& place, const Tile<kC>& tile) {
     if (tap < layer.taps) {
       for (int t = 0; t < kTile<kC>; ++t) {
-        const float h = hidden[(t + own) * layer.hidden + of_pair];
+        const float h = tile.hidden[(t + place.own) * layer.hidden + feature];
 #pragma unroll
         for (int c = 0; c < kC; c += kFour) {
-          const auto four = load<float, kFour>(g + (t + own + halo - tap) * kC + c);
+          const auto four = load<float, kFour>(tile.g + (t + place.own + place.halo - tap) * kC + c);
 #pragma unroll
           for (int i = 0; i < kFour; ++i) dweight[c + i] += h * four.at[i];
         }
       }
     }
-    if (static_cast<int>(threadIdx.x) < layer.hidden) {
-      for (int t = 0; t < kTile<kC>; ++t) dbias += dz[(t + own) * layer.hidden + threadIdx.x];
+    if (of_bias(layer)) {
+      for (int t = 0; t < kTile<kC>; ++t) dbias += tile.dz[(t + place.own) * layer.hidden + threadIdx.x];
     }
-    if (static_cast<int>(threadIdx.x) < layer.channels) {
-      for (int t = 0; t < kTile<kC>; ++t) dout_bias += dlogit[t * kC + threadIdx.x];
+    if (of_out_bias(layer)) {
+      for (int t = 0; t < kTile<kC>; ++t) dout_bias += tile.dlogit[t * kC + threadIdx.x];
     }
   }
 
-  const int weights = layer.channels * layer.hidden * layer.taps;
-  float* const part = parts + blockIdx.x * static_cast<std::int64_t>(weights + layer.hidden + layer.channels);
-  if (tap < layer.taps) {
+  __device__ void write(const Layer& layer, float* parts) const {
+    const int weights = layer.channels * layer.hidden * layer.taps;
+    float* const part = parts + blockIdx.x * static_cast<std::int64_t>(weights + layer.hidden + layer.channels);
+    if (tap < layer.taps) {
 #pragma unroll
-    for (int c = 0; c < kC; ++c) {
-      if (c < layer.channels) part[(c * layer.hidden + of_pair) * layer.taps + tap] = dweight[c];
+      for (int c = 0; c < kC; ++c) {
+        if (c < layer.channels) part[(c * layer.hidden + feature) * layer.taps + tap] = dweight[c];
+      }
     }
+    if (of_bias(layer)) part[weights + threadIdx.x] = dbias;
+    if (of_out_bias(layer)) part[weights + layer.hidden + threadIdx.x] = dout_bias;
   }
-  if (static_cast<int>(threadIdx.x) < layer.hidden) part[weights + threadIdx.x] = dbias;
-  if (static_cast<int>(threadIdx.x) < layer.channels) part[weights + layer.hidden + threadIdx.x] = dout_bias;
+};
+
+template <typename T, int kC>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const PredictWindows in, std::int64_t tiles, std::int64_t row_tiles, const float* u,
+                    const float* dlog_weight, const float* dsigma, T* dproduct, float* parts) {
+  __shared__ Tile<kC> tile;
+  const Layer layer(in);
+  load_weights(in, layer, tile.weight);
+  for (int at = threadIdx.x; at < Tile<kC>::kSpan * kC; at += kThreads)
+    tile.g[at] = 0;  // of channels that do not exist
+  Sums<kC> sums(layer);
+  for (std::int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+    const Place place(layer, number, row_tiles, kTile<kC>);
+    __syncthreads();
+    load_gradients(in, layer, place, u, dlog_weight, dsigma, tile);
+    __syncthreads();
+    make_hidden<T>(in, layer, place, tile);
+    __syncthreads();
+    write_dproduct(in, layer, place, tile, dproduct);
+    sums.add(layer, place, tile);
+  }
+  sums.write(layer, parts);
 }
 
 // A launch for the type and the number of channels, rounded up.
