@@ -57,7 +57,7 @@ LocalWindowsImpl::Predicted LocalWindowsImpl::forward(const torch::Tensor& q, co
 }
 
 torch::Tensor LocalWindowsImpl::attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                                       const Sight& sight) {
+                                       const Sight& sight) const {
   const auto queries = q.size(2), keys = k.size(2);
   const auto float_type = torch::promote_types(q.scalar_type(), torch::kFloat);
   const auto places = places_of(sight, queries, keys, torch::TensorOptions().dtype(float_type).device(q.device()));

@@ -27,7 +27,8 @@ class LocalWindowsImpl : public torch::nn::Module {
   Predicted forward(const torch::Tensor& q, const torch::Tensor& keys) const;
 
   // Attention with these windows; arguments as for full_attention of src/nn/sight.h.
-  torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, const Sight& sight);
+  torch::Tensor attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                       const Sight& sight) const;
 
   // Uniform with the variance 2 / (rows + columns), as tensor2tensor starts matrices.
   void reset_parameters();
