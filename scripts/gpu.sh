@@ -11,6 +11,7 @@
 # PYTHON (python3) names a Python whose torch has CUDA and that has pytest; GOOGLETEST the sources of GoogleTest and
 # TOMLPLUSPLUS the folder of toml++'s headers, where no packages of them are installed; JOBS limits parallel work (all
 # cores); LIMIT the seconds of a step of the tests (300). BUILT=1 takes build-gpu as it is, built before or elsewhere.
+# Nothing else should use the GPU: programs that share it take turns, and many small tests then run into the limit.
 # CONTEXTPOOL_CUDA=OFF tries the script where there is no GPU: the tests mode, on the CPU alone.
 set -uo pipefail
 out=$(realpath -m "${1:?usage: scripts/gpu.sh FOLDER [tests|figures|sanitize]}") mode=${2:-all}
