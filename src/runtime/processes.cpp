@@ -177,7 +177,12 @@ Processes::Processes(const Launch& launch) : launch_(launch), group_(std::make_s
 Processes::~Processes() = default;
 
 void Processes::note(const std::string& key, const std::string& value) {
-  if (!alone()) group_->guarded("noting", [&] { group_->job()->set(key, bytes(value)); });
+  if (alone()) return;
+  group_->guarded("noting", [&] {
+    group_->job()->set(key, bytes(value));
+    // set only sends. An answer says that the store has come past it, and whoever asks from now on finds the value.
+    TORCH_CHECK(group_->job()->check({key}), "contextpool: the store of the job does not keep what it is given");
+  });
 }
 
 std::optional<std::string> Processes::noted(const std::string& key) {
