@@ -147,6 +147,21 @@ __device__ unsigned find_sources(const Tile<kWarpgroup>& tile, int first, int co
   return exist;
 }
 
+// The four pairs from `first` on, of which there are count in all.
+template <typename List>
+__device__ inline void add_pairs(const Tile<kWarpgroup>& tile, const List& list, int first, int count,
+                                 const float (&node)[2], const float* scores, float (&sums)[kSums][2]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (first + k >= count) break;
+    if (list[first + k].level == 0) {
+      add_pair<true>(tile, first + k, node, scores + k * 8, sums);
+    } else {
+      add_pair<false>(tile, first + k, node, scores + k * 8, sums);
+    }
+  }
+}
+
 template <typename T, bool kMany>
 __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.blocks)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
@@ -215,15 +230,7 @@ __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.block
         stage = stage + 1 == kStages ? 0 : stage + 1;
       }
       products_wait();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (g * 4 + k >= count) break;
-        if (shared.tile.list[g * 4 + k].level == 0) {
-          add_pair<true>(tile, g * 4 + k, node, scores.sum + k * 8, sums);
-        } else {
-          add_pair<false>(tile, g * 4 + k, node, scores.sum + k * 8, sums);
-        }
-      }
+      add_pairs(tile, shared.tile.list, g * 4, count, node, scores.sum, sums);
       scores.clear();
     }
     copy_wait<0>();
