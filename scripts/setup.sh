@@ -31,9 +31,9 @@ install_missing() {
 
 if [ "${1:-}" = lint ]; then
   # Since 21 it passes over the headers of others, which for torch's is five sixths of the time.
-  clang_tidy=clang-tidy==23.1.4
-  .venv/bin/python -m pip freeze --disable-pip-version-check 2>/dev/null | grep -qx "$clang_tidy" ||
-    .venv/bin/python -m pip install -q --disable-pip-version-check "$clang_tidy"
+  clang_tidy=23.1.4
+  .venv/bin/python -c "from importlib.metadata import version; assert version('clang-tidy') == '$clang_tidy'" 2>/dev/null ||
+    .venv/bin/python -m pip install -q --disable-pip-version-check "clang-tidy==$clang_tidy"
   exit
 fi
 if [ "${1:-}" = fuzz ]; then

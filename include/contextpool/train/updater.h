@@ -6,8 +6,8 @@
 //
 // Everything is only enqueued on the device. Whether the loss is finite is decided there, too: nothing here waits for
 // it, and loss and norm may be read when they are needed, steps later. On a GPU, in one process, a step is recorded
-// once steps of its shapes have been taken, and then replayed as CUDA graphs (runtime/graph.h), with the same results
-// to the bit.
+// once steps of its shapes have been taken, and then replayed as CUDA graphs (runtime/graph.h): the same kernels in the
+// same order. Host code, such as hooks on parameters, runs when a step is recorded and not when it is replayed.
 #pragma once
 
 #include <torch/torch.h>
