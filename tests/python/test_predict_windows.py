@@ -251,6 +251,17 @@ def test_the_module_calls_its_layers_where_more_hangs_on_it(monkeypatch: pytest.
     torch.testing.assert_close(y, want)
 
 
+@pytest.mark.parametrize("reference_length", (0, 30))
+def test_a_traced_module_serves_other_lengths(monkeypatch: pytest.MonkeyPatch, reference_length: int) -> None:
+    pool = ContextPool1d(16, reference_length=reference_length)
+    taken = take_the_operator(monkeypatch)
+    with torch.no_grad():
+        traced = torch.jit.trace(pool, torch.randn(2, 20, 16), check_trace=False)
+        x = torch.randn(2, 50, 16)
+        torch.testing.assert_close(traced(x), pool(x), rtol=1e-5, atol=1e-5)
+    assert (20 in taken) == bool(reference_length)
+
+
 @pytest.mark.parametrize("bfloat16", (False, True))
 def test_the_module_compiles_with_the_operator(monkeypatch: pytest.MonkeyPatch, bfloat16: bool) -> None:
     pool, x = ContextPool1d(16, causal=True, reference_length=30, groups=2), torch.randn(2, 20, 16)

@@ -189,8 +189,9 @@ class Predictor(nn.Module):
 
     def _is_for_operator(self) -> bool:
         o = self.options
-        # A length that is a symbol to torch.compile is none for the operator.
-        known = bool(o.reference_length) or not torch.compiler.is_compiling()
+        # The operator takes a number, where torch.compile has a symbol for the length and torch.jit.trace would fix it.
+        tracing = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        known = bool(o.reference_length) or not tracing
         gaussian = o.locality == "gaussian" and o.size_norm == "sigmoid"
         plain = _is_plain(self, (Predictor,)) and all(_is_plain(f, (RowConvolution, PerToken)) for f in self.layers)
         return self.dims == 1 and gaussian and known and plain
