@@ -14,20 +14,24 @@
 namespace contextpool {
 
 struct Pool1dInputs {
-  // rows: x as [batch, tokens, channels], with contiguous channels.
+  // rows: x as [batch, tokens, channels] or [rows, groups, tokens, channels], with contiguous channels.
   Pool1dInputs(const at::Tensor& rows, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                std::string_view algorithm)
       : x(rows), log_weight(log_weight.contiguous()), sigma(sigma.contiguous()) {
-    args.batch = x.size(0);
-    args.tokens = x.size(1);
+    args.tokens = x.size(-2);
     args.targets = sigma.size(-1);
-    args.channels = x.size(2);
+    args.channels = x.size(-1);
+    if (x.dim() == 4) {
+      args.groups = x.size(1);
+      args.x_group_stride = x.stride(1);
+    }
+    args.batch = x.size(0) * args.groups;
     args.causal = causal;
     args.algorithm = parse_sequence_algorithm("contextpool::pool1d", algorithm);
     args.type = storage_type(x);
     args.x = x.const_data_ptr();
     args.x_batch_stride = x.stride(0);
-    args.x_token_stride = x.stride(1);
+    args.x_token_stride = x.stride(-2);
     args.log_weight = this->log_weight.const_data_ptr();
     args.sigma = this->sigma.const_data_ptr();
   }

@@ -2,6 +2,7 @@
 #include "contextpool/ops/pool1d.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "algorithm.h"
@@ -41,6 +42,19 @@ c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sig
   c10::SymDimVector sizes(x.sym_sizes());
   sizes[sizes.size() - 2] = sigma.sym_size(-1);
   return sizes;
+}
+
+bool groups_side_by_side(const at::Tensor& x) {
+  return x.dim() == 4 && x.sym_stride(1).sym_lt(x.sym_stride(2)).guard_bool(__FILE__, __LINE__);
+}
+
+at::Tensor empty_result(const at::Tensor& x, c10::SymIntArrayRef sizes) {
+  if (!groups_side_by_side(x)) return at::empty_symint(sizes, x.options());
+  return at::empty_symint({sizes[0], sizes[2], sizes[1], sizes[3]}, x.options()).transpose(1, 2);
+}
+
+at::Tensor laid_out_as_result(const at::Tensor& t, const at::Tensor& x) {
+  return groups_side_by_side(x) ? t.transpose(1, 2).contiguous().transpose(1, 2) : t.contiguous();
 }
 
 at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,

@@ -30,6 +30,7 @@ struct RowInput {
   std::int64_t tokens = 0;
   std::int64_t targets = 0;
   std::int64_t channels = 0;
+  std::int64_t result_row = 0;  // from row to row in y, dy and dx
   bool causal = false;
   Algorithm algorithm = Algorithm::automatic;
   Rows<const S> x;
@@ -66,7 +67,7 @@ class Row {
       weigh_tile<false>(work, weights);
       pool_tile(work, weights, y);
       for (std::int64_t m = begin; m < end; ++m) {
-        if (plans_[m].begin >= plans_[m].end) fill(y + m * in_.channels, is_nan(m) ? in_.sigma[m] : T{0});
+        if (plans_[m].begin >= plans_[m].end) fill(y + m * in_.result_row, is_nan(m) ? in_.sigma[m] : T{0});
       }
     });
   }
@@ -79,7 +80,7 @@ class Row {
     merge(origin_.data());
     for_tiles([&](Workspace& work, std::int64_t begin, std::int64_t end) {
       for (std::int64_t m = begin; m < end; ++m) {
-        states_[m].kind = kind_of(dy + m * in_.channels);
+        states_[m].kind = kind_of(dy + m * in_.result_row);
         // A target whose dy is 0 has no share in any gradient.
         if (states_[m].kind == Kind::zero) plans_[m].end = plans_[m].begin;
         const bool spoils = is_nan(m) && states_[m].kind != Kind::zero;
@@ -327,7 +328,7 @@ class Row {
         const auto inverse = static_cast<T>(1 / work.sums[k].weight);
         // Adding 0 makes -0 to 0: which of them a sum of nothing is may depend on rows of no concern to it.
         for (int v = 0; v < vectors; ++v) {
-          chunk.store_at(y + member.target * in_.channels, v, (sum[v] + T{0}) * inverse);
+          chunk.store_at(y + member.target * in_.result_row, v, (sum[v] + T{0}) * inverse);
         }
       }
     });
@@ -361,7 +362,7 @@ class Row {
     Scores scores[kTile] = {};
     weigh_tile<true>(work, weights);
     for (int k = 0; k < work.count; ++k) {
-      copy_row(in_.channels, dy + work.members[k].target * in_.channels, work.panel.data() + k * width);
+      copy_row(in_.channels, dy + work.members[k].target * in_.result_row, work.panel.data() + k * width);
     }
     work.strips.assign(work.members.data(), work.count, [](const Member&) { return true; });
     for_strips(work.strips, weights, [&](const StripRun& run, std::int64_t k, const Visitors<T>& visitors) {
@@ -513,7 +514,7 @@ class Row {
     for_chunks<T, kChunk>(channels, [&](const auto& chunk) {
       constexpr int vectors = std::decay_t<decltype(chunk)>::kVectors;
       for (int k = 0; k < work.count; ++k) {
-        const S* own = dy + work.members[k].target * in_.channels;
+        const S* own = dy + work.members[k].target * in_.result_row;
         for (int v = 0; v < vectors; ++v) {
           store(values + (k * vectors + v) * kLanes<T>, Vec<T>(chunk.load_at(own, v)));
         }
@@ -558,7 +559,7 @@ class Row {
           const auto g = chunk.load_at(sums.row(j), 0) + poison;
           const auto zero = chunk.load_double_at(origin_.data() + first, 0);
           if (!masked) dot += g * (chunk.load_double_at(in_.x.row(j) + first, 0) - zero);
-          chunk.store_double_at(dx + j * in_.channels + first, 0, g);
+          chunk.store_double_at(dx + j * in_.result_row + first, 0, g);
         });
         scores[j] += sum_lanes(dot);
       }

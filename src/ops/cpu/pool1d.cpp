@@ -11,8 +11,10 @@
 namespace contextpool {
 namespace {
 
-// [batch, tokens, channels] with contiguous channels: a view where strides allow it, else a copy.
+// [batch, tokens, channels], or x itself where groups are side by side, with contiguous channels: a view where strides
+// allow it, else a copy.
 at::Tensor as_rows(const at::Tensor& x) {
+  if (groups_side_by_side(x)) return x.stride(3) == 1 ? x : laid_out_as_result(x, x);
   auto rows = x.dim() == 3 ? x : x.reshape({-1, x.size(-2), x.size(-1)});
   return rows.stride(2) == 1 ? rows : rows.contiguous();
 }
@@ -20,7 +22,7 @@ at::Tensor as_rows(const at::Tensor& x) {
 at::Tensor pool1d_cpu(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                       std::string_view algorithm) {
   check_pool1d(x, log_weight, sigma, algorithm);
-  auto y = at::empty(C10_AS_INTARRAYREF_SLOW(pool1d_result_sizes(x, sigma)), x.options());
+  auto y = empty_result(x, pool1d_result_sizes(x, sigma));
   if (y.numel() == 0) return y;
   const Pool1dInputs in(as_rows(x), log_weight, sigma, causal, algorithm);
   cpu::pool1d(in.args, y.mutable_data_ptr(), torch_threads());
@@ -33,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cpu(const at::Ten
                                                                    std::string_view algorithm,
                                                                    const std::optional<at::Tensor>& /*kept*/) {
   check_pool1d_backward(grad, x, log_weight, sigma, algorithm);
-  auto dx = at::empty(x.sizes(), x.options());
+  auto dx = empty_result(x, x.sym_sizes());
   auto dlog_weight = at::empty(log_weight.sizes(), log_weight.options());
   auto dsigma = at::empty(sigma.sizes(), sigma.options());
   if (grad.numel() == 0) {
@@ -43,7 +45,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cpu(const at::Ten
     return {dx, dlog_weight, dsigma};
   }
   const Pool1dInputs in(as_rows(x), log_weight, sigma, causal, algorithm);
-  const auto dy = grad.contiguous();
+  const auto dy = laid_out_as_result(grad, x);
   cpu::pool1d_backward(in.args, dy.const_data_ptr(), dx.mutable_data_ptr(), dlog_weight.mutable_data_ptr(),
                        dsigma.mutable_data_ptr(), torch_threads());
   return {dx, dlog_weight, dsigma};

@@ -4,12 +4,13 @@
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "ops/checks.h"
 #include "ops/inputs.h"
@@ -22,31 +23,46 @@ constexpr std::int64_t kPiece = 8;  // half-type channels that the kernels move 
 
 bool is_half(const at::Tensor& x) { return x.element_size() == 2; }
 
-// [batch, tokens, channels] with contiguous channels: a view where strides allow it, else a copy. Half types: rows
-// start at 16 bytes, with channels of zeros at the end where there are not whole pieces.
-at::Tensor as_rows(const at::Tensor& x) {
-  auto rows = x.dim() == 3 ? x : x.reshape({-1, x.size(-2), x.size(-1)});
-  if (!is_half(x)) return rows.stride(2) == 1 ? rows : rows.contiguous();
-  if (const auto rest = rows.size(2) % kPiece; rest != 0) return at::constant_pad_nd(rows, {0, kPiece - rest});
-  const bool whole = rows.stride(2) == 1 && rows.stride(1) % kPiece == 0 && rows.stride(0) % kPiece == 0 &&
+// With contiguous channels: a view where strides allow it, else a copy. Half types: rows start at 16 bytes, with
+// channels of zeros at the end where there are not whole pieces.
+at::Tensor whole_rows(const at::Tensor& rows) {
+  if (!is_half(rows)) return rows.stride(-1) == 1 ? rows : rows.contiguous();
+  if (const auto rest = rows.size(-1) % kPiece; rest != 0) {
+    return at::constant_pad_nd(rows, {0, kPiece - rest}).contiguous();
+  }
+  const auto strides = rows.strides().slice(0, rows.dim() - 1);
+  const bool whole = rows.stride(-1) == 1 &&
+                     std::all_of(strides.begin(), strides.end(), [](auto stride) { return stride % kPiece == 0; }) &&
                      reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % (2 * kPiece) == 0;
   return whole ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// A result of these sizes whose last dimension the kernels may fill up to `channels`.
-at::Tensor empty_rows(at::IntArrayRef sizes, std::int64_t channels, const at::TensorOptions& options) {
-  auto padded = sizes.vec();
-  padded.back() = channels;
-  return at::empty(padded, options);
+// [batch, tokens, channels], or [rows, groups, tokens, channels] where groups are side by side.
+at::Tensor as_rows(const at::Tensor& x) {
+  if (groups_side_by_side(x)) return whole_rows(x.transpose(1, 2)).transpose(1, 2);
+  return whole_rows(x.dim() == 3 ? x : x.reshape({-1, x.size(-2), x.size(-1)}));
 }
-at::Tensor without_padding(const at::Tensor& rows, std::int64_t channels) {
-  return rows.size(-1) == channels ? rows : rows.narrow(-1, 0, channels).contiguous();
+
+// A result for x whose last dimension the kernels may fill up to `channels`.
+at::Tensor empty_rows(const at::Tensor& x, c10::SymIntArrayRef sizes, std::int64_t channels) {
+  c10::SymDimVector padded(sizes);
+  padded.back() = channels;
+  return empty_result(x, padded);
+}
+at::Tensor without_padding(const at::Tensor& rows, const at::Tensor& x) {
+  return rows.size(-1) == x.size(-1) ? rows : laid_out_as_result(rows.narrow(-1, 0, x.size(-1)), x);
+}
+
+// The gradient of a result for x, laid out as one, with padding.
+at::Tensor dy_rows(const at::Tensor& grad, const at::Tensor& x) {
+  if (!groups_side_by_side(x)) return whole_rows(grad.reshape({-1, grad.size(-2), grad.size(-1)})).contiguous();
+  return whole_rows(grad.transpose(1, 2).contiguous());
 }
 
 Pool1dInputs inputs_of(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
                        std::string_view algorithm) {
   const auto rows = as_rows(x);
-  TORCH_CHECK(rows.size(1) < (1 << 28), "contextpool::pool1d: sequences on CUDA may have up to 2^28 - 1 tokens, ",
+  TORCH_CHECK(rows.size(-2) < (1 << 28), "contextpool::pool1d: sequences on CUDA may have up to 2^28 - 1 tokens, ",
               "but x is ", shape(x));
   return {rows, log_weight, sigma, causal, algorithm};
 }
@@ -56,7 +72,7 @@ std::tuple<at::Tensor, at::Tensor> pool1d_keep_meta(const at::Tensor& x, const a
                                                     const at::Tensor& sigma, bool causal, std::string_view algorithm) {
   check_pool1d(x, log_weight, sigma, algorithm);
   const auto sizes = pool1d_result_sizes(x, sigma);
-  auto y = at::empty(C10_AS_INTARRAYREF_SLOW(sizes), x.options());
+  auto y = empty_result(x, sizes);
   if (y.numel() == 0) return {y, at::empty({0}, x.options().dtype(at::kByte))};
   Pool1d in;
   in.tokens = x.size(-2);
@@ -75,14 +91,14 @@ std::tuple<at::Tensor, at::Tensor> pool1d_keep_cuda(const at::Tensor& x, const a
   const c10::cuda::CUDAGuard guard(x.device());
   const auto sizes = pool1d_result_sizes(x, sigma);
   if (c10::multiply_integers(C10_AS_INTARRAYREF_SLOW(sizes)) == 0) {
-    return {at::empty(C10_AS_INTARRAYREF_SLOW(sizes), x.options()), at::empty({0}, x.options().dtype(at::kByte))};
+    return {empty_result(x, sizes), at::empty({0}, x.options().dtype(at::kByte))};
   }
   const auto in = inputs_of(x, log_weight, sigma, causal, algorithm);
-  auto y = empty_rows(C10_AS_INTARRAYREF_SLOW(sizes), in.args.channels, x.options());
+  auto y = empty_rows(x, sizes, in.args.channels);
   auto kept = at::empty({static_cast<std::int64_t>(cuda::pool1d_kept(in.args))}, x.options().dtype(at::kByte));
   C10_CUDA_CHECK(
       cuda::pool1d(in.args, y.mutable_data_ptr(), kept.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream()));
-  return {without_padding(y, x.size(-1)), kept};
+  return {without_padding(y, x), kept};
 }
 
 at::Tensor pool1d_cuda(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool causal,
@@ -99,10 +115,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cuda(const at::Te
   const c10::cuda::CUDAGuard guard(x.device());
   auto dlog_weight = at::empty(log_weight.sizes(), log_weight.options());
   auto dsigma = at::empty(sigma.sizes(), sigma.options());
-  if (grad.numel() == 0) return {at::zeros_like(x), dlog_weight.zero_(), dsigma.zero_()};
+  if (grad.numel() == 0) return {empty_result(x, x.sym_sizes()).zero_(), dlog_weight.zero_(), dsigma.zero_()};
   const auto in = inputs_of(x, log_weight, sigma, causal, algorithm);
-  auto dx = empty_rows(x.sizes(), in.args.channels, x.options());
-  const auto dy = as_rows(grad).contiguous();
+  auto dx = empty_rows(x, x.sym_sizes(), in.args.channels);
+  const auto dy = dy_rows(grad, x);
   TORCH_CHECK(!kept || (kept->scalar_type() == at::kByte && kept->device() == x.device() &&
                         static_cast<std::size_t>(kept->numel()) == cuda::pool1d_kept(in.args)),
               "contextpool::pool1d: kept is not what _pool1d_keep gave for these inputs");
@@ -111,7 +127,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_cuda(const at::Te
   C10_CUDA_CHECK(cuda::pool1d_backward(
       in.args, dy.const_data_ptr(), dx.mutable_data_ptr(), dlog_weight.mutable_data_ptr(), dsigma.mutable_data_ptr(),
       kept ? kept->const_data_ptr() : nullptr, scratch.get(), c10::cuda::getCurrentCUDAStream()));
-  return {without_padding(dx, x.size(-1)), dlog_weight, dsigma};
+  return {without_padding(dx, x), dlog_weight, dsigma};
 }
 
 }  // namespace

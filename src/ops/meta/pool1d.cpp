@@ -10,7 +10,7 @@ namespace {
 at::Tensor pool1d_meta(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma, bool /*causal*/,
                        std::string_view algorithm) {
   check_pool1d(x, log_weight, sigma, algorithm);
-  return at::empty_symint(pool1d_result_sizes(x, sigma), x.options());
+  return empty_result(x, pool1d_result_sizes(x, sigma));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_meta(const at::Tensor& grad, const at::Tensor& x,
@@ -19,7 +19,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pool1d_backward_meta(const at::Te
                                                                     std::string_view algorithm,
                                                                     const std::optional<at::Tensor>& /*kept*/) {
   check_pool1d_backward(grad, x, log_weight, sigma, algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(log_weight.sym_sizes(), log_weight.options()),
+  return {empty_result(x, x.sym_sizes()), at::empty_symint(log_weight.sym_sizes(), log_weight.options()),
           at::empty_symint(sigma.sym_sizes(), sigma.options())};
 }
 

@@ -56,10 +56,13 @@ Scratch lay_out(const Pool1d& in, void* kept) {
   p.x = in.x;
   p.x_batch_stride = in.x_batch_stride;
   p.x_token_stride = in.x_token_stride;
+  p.x_group_stride = in.x_group_stride;
+  p.groups = static_cast<int>(in.groups);
+  p.result_row = static_cast<int>(in.groups * in.channels);
   p.log_weight = static_cast<const float*>(in.log_weight);
   p.sigma = static_cast<const float*>(in.sigma);
   p.aligned = in.channels * sizeof(T) % 16 == 0 && is_aligned(in.x, in.x_token_stride * sizeof(T)) &&
-              in.x_batch_stride * sizeof(T) % 16 == 0;
+              in.x_batch_stride * sizeof(T) % 16 == 0 && in.x_group_stride * sizeof(T) % 16 == 0;
   const bool few = in.targets * kMany < in.tokens;
   const bool is_long = in.tokens > (few ? kLongForFew : kLongSequence);
   const bool automatic = in.algorithm == Algorithm::automatic;

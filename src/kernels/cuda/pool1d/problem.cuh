@@ -62,7 +62,9 @@ struct Problem {
   bool causal;
   bool aligned;  // every row starts at 16 bytes and its channels fill whole pieces of 16 bytes
   const void* x;
-  std::int64_t x_batch_stride, x_token_stride;
+  std::int64_t x_batch_stride, x_token_stride, x_group_stride;
+  int groups;      // sequences that are groups of one row's channels (see kernels/pool1d.h)
+  int result_row;  // from row to row of y, dy and dx: groups * channels
   const float* log_weight;
   const float* sigma;
   Tree tree;
@@ -81,6 +83,12 @@ struct Problem {
   float* origin;      // [batch, origin_width(channels)]: float32: features that are taken off x (see float32/origin.h)
 
   __host__ __device__ int first_position() const { return tokens - targets; }  // of the first target
+  // Where sequence b begins: in x, and in what has so many rows a sequence: y, dy, dx.
+  __device__ std::int64_t x_start(int b) const { return b / groups * x_batch_stride + b % groups * x_group_stride; }
+  __device__ std::int64_t result_start(int b, int rows) const {
+    return static_cast<std::int64_t>(b / groups) * rows * result_row + b % groups * channels;
+  }
+  __device__ std::int64_t result_at(int row) const { return static_cast<std::int64_t>(row) * result_row; }
   __device__ float* origin_of(int b) const { return origin + static_cast<std::int64_t>(b) * origin_width(channels); }
 };
 

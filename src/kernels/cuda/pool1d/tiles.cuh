@@ -20,6 +20,8 @@ constexpr Pipeline kFewScoresPipe{5, 2};  // below this many tiles
 constexpr int kManyScores = 2048;
 constexpr Pipeline kTokensPipe{3, 3};  // the gathers
 constexpr Pipeline kBlocksPipe{4, 2};
+constexpr Pipeline kNarrowPipe{4, 5};  // forward and gathers with narrow tiles
+constexpr Pipeline kNarrowScoresPipe{3, 5};
 constexpr int kListRows = 512;   // source rows whose weights' exponents are brought to shared memory at once
 constexpr int kManyTiles = 640;  // fill the multiprocessors; a thread block of the forward sum then does all channels
 
@@ -51,6 +53,7 @@ constexpr int kSplitBatches[] = {8, 32};
 template <typename T>
 struct TileOf {
   static constexpr int columns = 256;
+  static constexpr int narrow = 64;  // where there are no more channels: groups of them are rows of their own
 };
 template <>
 struct TileOf<float> {

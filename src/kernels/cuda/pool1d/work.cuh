@@ -204,7 +204,7 @@ struct Tile {
     if (source.level == 0) {
       to.row = in.x_token_stride;
       to.slot = kSlot * in.x_token_stride;
-      to.first = static_cast<const T*>(in.x) + batch * in.x_batch_stride +
+      to.first = static_cast<const T*>(in.x) + in.x_start(batch) +
                  static_cast<std::int64_t>(group) * (kSlots * kSlot) * in.x_token_stride;
       to.rows = min(kSlots * kSlot, in.tokens - group * (kSlots * kSlot));
     } else {

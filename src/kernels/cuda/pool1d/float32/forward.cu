@@ -122,12 +122,12 @@ __device__ void write_columns(Tile<kThreads>& tile, ForwardShared<T>& shared, Pa
   // Whole rows of y through shared memory.
   constexpr int kStride = Product<T>::kB, kPiece = 16 / sizeof(T), kPieces = Product<T>::kColumns / kPiece;
   T* rows = shared.b[0];
-  T* out = y + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
+  T* out = y + in.result_start(tile.batch, in.targets);
   const auto each_piece = [&](auto f) {
     for (int p = threadIdx.x; p < kTile * kPieces; p += kThreads) {
       const int m = shared.tile.targets[p / kPieces].index, d = column + p % kPieces * kPiece;
       if (m < 0 || d >= in.channels) continue;
-      f(rows + p / kPieces * kStride + p % kPieces * kPiece, out + static_cast<std::int64_t>(m) * in.channels + d, d);
+      f(rows + p / kPieces * kStride + p % kPieces * kPiece, out + in.result_at(m) + d, d);
     }
   };
   __syncthreads();

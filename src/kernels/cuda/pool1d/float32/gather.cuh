@@ -46,7 +46,7 @@ struct Gather {
 
   using Load = Loader<T, kRows, Product<T>::kColumns>;
   Load loader{in};
-  const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(batch) * in.targets * in.channels;
+  const T* dy = static_cast<const T*>(out.dy) + in.result_start(batch, in.targets);
   const Weighted* by_tile = out.by_tile + static_cast<std::int64_t>(batch) * in.tiles * kTile;
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
@@ -104,8 +104,7 @@ struct Gather {
       const Weighted* targets = shared.targets[n % kGatherRing] + Load::first_row();
       loader.load(shared.b[stage], Product<T>::kB, blockIdx.y * Product<T>::kColumns, [&](int k) {
         const Weighted& t = targets[k * Load::kStep];
-        return RowAt<T>{dy + static_cast<std::int64_t>(t.position - in.first_position()) * loader.channels,
-                        t.position >= 0 && (!near || t.level > 0)};
+        return RowAt<T>{dy + in.result_at(t.position - in.first_position()), t.position >= 0 && (!near || t.level > 0)};
       });
     }
     copy_commit();

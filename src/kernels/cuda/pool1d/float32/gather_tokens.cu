@@ -75,7 +75,7 @@ __device__ void dot_with_features(const Problem& in, const TokenTile& at, const 
   const int j0 = at.first_token(), column = first_column<T>();
   T* rows = shared.b[0];
   using Load = Loader<T, kTile, Product<T>::kColumns>;
-  const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride;
+  const T* x = static_cast<const T*>(in.x) + in.x_start(at.batch);
   Load(in).load(rows, kStride, column, [&](int k) {
     const int t = j0 + Load::first_row() + k * Load::kStep;
     return RowAt<T>{x + t * in.x_token_stride, t < in.tokens && logs[min(t, in.tokens - 1)] != minus_infinity()};
@@ -107,12 +107,12 @@ template <typename T>
 __device__ void write_dx(const Problem& in, const Backward& out, const TokenTile& at, const T* rows) {
   constexpr int kPiece = 16 / sizeof(T), kPieces = Product<T>::kColumns / kPiece;
   const int column = first_column<T>();
-  T* dx = static_cast<T*>(out.dx) + static_cast<std::int64_t>(at.batch) * in.tokens * in.channels;
+  T* dx = static_cast<T*>(out.dx) + in.result_start(at.batch, in.tokens);
 #pragma unroll 1
   for (int p = threadIdx.x; p < kTile * kPieces; p += kThreads) {
     const int r = p / kPieces, c = p % kPieces * kPiece, d = column + c;
     if (at.first_token() + r >= in.tokens || d >= in.channels) continue;
-    T* to = dx + static_cast<std::int64_t>(at.first_token() + r) * in.channels + d;
+    T* to = dx + in.result_at(at.first_token() + r) + d;
     const T* from = rows + r * Product<T>::kB + c;
     if (in.aligned) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kLogsThreads) origin_kernel(const __grid_const
     best = {token_weight(j), j};
     best.reduce(32);
   }
-  const float* row = static_cast<const float*>(in.x) + b * in.x_batch_stride + best.index * in.x_token_stride;
+  const float* row = static_cast<const float*>(in.x) + in.x_start(b) + best.index * in.x_token_stride;
   float* origin = in.origin_of(b);
   for (int d = threadIdx.x; d < origin_width(in.channels); d += kLogsThreads) {
     const float v = d < in.channels && best.weight != minus_infinity() ? row[d] : 0.f;

@@ -32,7 +32,7 @@ __device__ void mark_alive(const Problem& in, const T* dy, ScoreShared& shared) 
   const int m = shared.tile.targets[threadIdx.x / 4].index;
   bool alive = false;
   for (int d = threadIdx.x % 4; m >= 0 && d < in.channels; d += 4) {
-    alive = alive || to_float(dy[static_cast<std::int64_t>(m) * in.channels + d]) != 0;
+    alive = alive || to_float(dy[in.result_at(m) + d]) != 0;
   }
   const unsigned votes = __ballot_sync(0xffffffffu, alive) >> (threadIdx.x & 28) & 0xf;
   if (threadIdx.x % 4 == 0) shared.alive[threadIdx.x / 4] = votes != 0;
@@ -119,10 +119,10 @@ __global__ void __launch_bounds__(kThreads, kPlainPipe.blocks)
   static_assert(kTile == kScoreRows);
   const Load loader(in);
   const T* origin = in.origin_of(tile.batch);
-  const T* dy = static_cast<const T*>(out.dy) + static_cast<std::int64_t>(tile.batch) * in.targets * in.channels;
+  const T* dy = static_cast<const T*>(out.dy) + in.result_start(tile.batch, in.targets);
   const auto dy_row = [&](int k) {
     const int m = shared.tile.targets[Load::first_row() + k * Load::kStep].index;
-    return RowAt<T>{dy + static_cast<std::int64_t>(m) * loader.channels, m >= 0};
+    return RowAt<T>{dy + in.result_at(m), m >= 0};
   };
   mark_alive(in, dy, shared);
   if (keep_dy) {

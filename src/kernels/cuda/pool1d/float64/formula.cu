@@ -48,14 +48,22 @@ __device__ double combine(double v, double* shared, F f) {
 __device__ double larger(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 __device__ double plus(double a, double b) { return a + b; }
 
+// Where sequence b begins in x, and its k-th of so many rows in y, dy or dx.
+__device__ std::int64_t x_start(const Pool1d& in, std::int64_t b) {
+  return b / in.groups * in.x_batch_stride + b % in.groups * in.x_group_stride;
+}
+__device__ std::int64_t result_row(const Pool1d& in, std::int64_t b, std::int64_t rows, std::int64_t k) {
+  return ((b / in.groups * rows + k) * in.groups + b % in.groups) * in.channels;
+}
+
 __global__ void __launch_bounds__(kPlainThreads) plain_forward_kernel(Pool1d in, double* y) {
   after_previous();
   __shared__ double shared[kPlainThreads], weight[kPlainThreads];
   const std::int64_t b = blockIdx.x / in.targets, m = blockIdx.x % in.targets, i = in.tokens - in.targets + m;
   const double sigma = static_cast<const double*>(in.sigma)[b * in.targets + m];
   const double* l = static_cast<const double*>(in.log_weight) + b * in.tokens;
-  const double* x = static_cast<const double*>(in.x) + b * in.x_batch_stride;
-  double* out = y + (b * in.targets + m) * in.channels;
+  const double* x = static_cast<const double*>(in.x) + x_start(in, b);
+  double* out = y + result_row(in, b, in.targets, m);
   std::int64_t begin, end;
   support(in, sigma, i, begin, end);
   double most = kNone, sum = 0;
@@ -92,8 +100,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   const std::int64_t b = blockIdx.x / in.targets, m = blockIdx.x % in.targets, i = in.tokens - in.targets + m;
   const double sigma = static_cast<const double*>(in.sigma)[b * in.targets + m];
   const double* l = static_cast<const double*>(in.log_weight) + b * in.tokens;
-  const double* x = static_cast<const double*>(in.x) + b * in.x_batch_stride;
-  const double* g = dy + (b * in.targets + m) * in.channels;
+  const double* x = static_cast<const double*>(in.x) + x_start(in, b);
+  const double* g = dy + result_row(in, b, in.targets, m);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   std::int64_t begin, end;
   support(in, sigma, i, begin, end);
@@ -138,8 +146,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   const std::int64_t b = blockIdx.x / in.tokens, j = blockIdx.x % in.tokens, shift = in.tokens - in.targets;
   const double log_weight = static_cast<const double*>(in.log_weight)[b * in.tokens + j];
   const double* sigma = static_cast<const double*>(in.sigma) + b * in.targets;
-  const double* x = static_cast<const double*>(in.x) + b * in.x_batch_stride + j * in.x_token_stride;
-  double* out = dx + (b * in.tokens + j) * in.channels;
+  const double* x = static_cast<const double*>(in.x) + x_start(in, b) + j * in.x_token_stride;
+  double* out = dx + result_row(in, b, in.tokens, j);
   double dot = 0, mass = 0;
   for (std::int64_t d0 = 0; d0 < in.channels; d0 += kPlainThreads) {
     const std::int64_t d = d0 + threadIdx.x;
@@ -157,7 +165,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       weight[threadIdx.x] = w;
       __syncthreads();
       for (int k = 0; k < kPlainThreads && m0 + k < in.targets && d < in.channels; ++k) {
-        if (weight[k] != 0) value += weight[k] * dy[(b * in.targets + m0 + k) * in.channels + d];
+        if (weight[k] != 0) value += weight[k] * dy[result_row(in, b, in.targets, m0 + k) + d];
       }
     }
     if (d >= in.channels) continue;

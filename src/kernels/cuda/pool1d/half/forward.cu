@@ -1,5 +1,6 @@
-// y_i = sum_r a_ir X_r / sum_r a_ir m_r for half types: 64 targets and 256 channels a thread block. Weights are made
-// on the fly, rounded to the storage type (the denominator sums the rounded ones), while the product before runs.
+// y_i = sum_r a_ir X_r / sum_r a_ir m_r for half types: 64 targets and 256 channels (or at most 64) a thread block.
+// Weights are made on the fly, rounded to the storage type (the denominator sums the rounded ones), while the product
+// before runs.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/pool1d/forward.h"
 #include "kernels/cuda/pool1d/half/matrix.cuh"
@@ -7,12 +8,12 @@
 namespace contextpool::cuda {
 namespace {
 
-constexpr int kStages = kForwardPipe.stages;
-
-template <typename T>
+template <typename T, int columns>
 struct ForwardShared {
-  unsigned char rows[kStages][RowProduct<T>::kStageBytes];  // at the end: the 64 rows of y
-  unsigned char weights[2][RowProduct<T>::kWeightBytes];
+  static constexpr Pipeline kPipe = columns == TileOf<T>::narrow ? kNarrowPipe : kForwardPipe;
+  using Product = RowProduct<T, columns>;
+  unsigned char rows[kPipe.stages][Product::kStageBytes];  // at the end: the 64 rows of y
+  unsigned char weights[2][Product::kWeightBytes];
   float partial[2][kTile];
   TileShared tile;
 };
@@ -81,9 +82,10 @@ __device__ void weigh(const Tile<kWarpgroup>& tile, int stage, int count, unsign
 // of the second slots of pairs (in the list, other targets' pairs stand between those of one: every other pair would
 // not always be the same). listed: the groups in the list, where those are all; below 0, before the first time and
 // where one list is not enough.
-template <typename T, bool kCausal>
-__device__ void accumulate(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, int column, bool mask_non_finite,
-                           int& listed, RowProduct<T>& product) {
+template <typename T, bool kCausal, int columns>
+__device__ void accumulate(Tile<kWarpgroup>& tile, ForwardShared<T, columns>& shared, int column, bool mask_non_finite,
+                           int& listed, RowProduct<T, columns>& product) {
+  constexpr int kStages = ForwardShared<T, columns>::kPipe.stages;
   const Problem& in = tile.in;
   float sum = 0;
   product.clear();  // always: sums of the last channels must not be kept
@@ -92,25 +94,32 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, int
 #pragma unroll 1
   for (bool first_list = true;; first_list = false) {
     int count = listed;
-    using Load = PanelLoader<T, kRows, 4>;
-    static_assert(Load::kStep == kSlot / 2);
+    using Load = PanelLoader<T, kRows, columns / kPanel>;
+    constexpr int kOfPair = 2 * kSlot / Load::kStep;  // of a thread's rows
+    static_assert(Load::kStep == kSlot / 2 || Load::kStep == 2 * kSlot);
     const typename Load::To to_rows(shared.rows[0]);
     const auto fetch = [&](int n, int stage) {
       if (2 * n < count) {
         const auto& low = tile.shared.list[2 * n];
         const auto& high = tile.shared.list[min(2 * n + 1, count - 1)];
         const int d = min(column + Load::piece() * 8, in.channels - 8);  // what comes after the last is not written
-        const T* first[2] = {static_cast<const T*>(low.first) + Load::first_row() * low.row + d,
-                             static_cast<const T*>(high.first) + Load::first_row() * high.row + d};
+        const int r = Load::first_row();
+        const auto start = [&](const auto& pair) {
+          return static_cast<const T*>(pair.first) + r / kSlot * pair.slot + r % kSlot * pair.row + d;
+        };
+        const T* first[2] = {start(low), start(high)};
         const std::int64_t half[2] = {low.row * (kSlot / 2), high.row * (kSlot / 2)};
         const std::int64_t slot[2] = {low.slot, high.slot};
-        const auto row = [&](int k) { return first[k / 4] + k % 4 / 2 * slot[k / 4] + k % 2 * half[k / 4]; };
-        const auto to = to_rows.after(stage * RowProduct<T>::kStageBytes);
+        const auto row = [&](int k) {
+          const int pair = k / kOfPair, in_pair = k % kOfPair;
+          return first[pair] + in_pair / 2 * slot[pair] + in_pair % 2 * half[pair];
+        };
+        const auto to = to_rows.after(stage * RowProduct<T, columns>::kStageBytes);
         if (low.rows + high.rows == kRows) {
           Load::load(to, row);
         } else {
-          const int rows[2] = {low.rows - Load::first_row(), high.rows - Load::first_row()};
-          Load::load(to, true, row, [&](int k) { return k % 4 * Load::kStep < rows[k / 4]; });
+          const int rows[2] = {low.rows - r, high.rows - r};
+          Load::load(to, true, row, [&](int k) { return k % kOfPair * Load::kStep < rows[k / kOfPair]; });
         }
       }
       copy_commit();
@@ -149,36 +158,36 @@ __device__ void accumulate(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, int
   __syncthreads();  // and all rows have been used
 }
 
-// y of the tile's targets, channels column .. column + 255.
-template <typename T, bool kCausal>
-__device__ void write_columns(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, Part part, int column, int& listed,
-                              T* y, float* near_mass) {
+// y of the tile's targets, channels from `column` on.
+template <typename T, bool kCausal, int columns>
+__device__ void write_columns(Tile<kWarpgroup>& tile, ForwardShared<T, columns>& shared, Part part, int column,
+                              int& listed, T* y, float* near_mass) {
   const Problem& in = tile.in;
-  RowProduct<T> product;
+  RowProduct<T, columns> product;
   bool mask_non_finite = false;
 #pragma unroll 1
   while (true) {
-    accumulate<T, kCausal>(tile, shared, column, mask_non_finite, listed, product);
+    accumulate<T, kCausal, columns>(tile, shared, column, mask_non_finite, listed, product);
     if (__syncthreads_or(!product.finite()) == 0 || mask_non_finite) break;
     mask_non_finite = true;
   }
 
   unsigned char* rows = shared.rows[0];
-  static_assert(Staged<T>::kBytes <= sizeof(shared.rows));
+  static_assert(Staged<T, columns>::kBytes <= sizeof(shared.rows));
+  T* const to = y + in.result_start(tile.batch, in.targets) + column;
   const auto row_of_y = [&](int k) -> T* {
     const int m = shared.tile.targets[warp_id() * 16 + k].index;
-    return m < 0 ? nullptr : y + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels + column;
+    return m < 0 ? nullptr : to + in.result_at(m);
   };
   float total[2];
 #pragma unroll
   for (int t = 0; t < 2; ++t) total[t] = shared.partial[0][matrix_row(t)] + shared.partial[1][matrix_row(t)];
   if (kCausal && part == Part::far && tile.level != 0) {
-#pragma unroll
-    for (int k = 0; k < 16; ++k) {
+    each_piece<columns>([&](int k, int c) {
       const T* from = row_of_y(k);
-      copy16(Staged<T>::at(rows, warp_id() * 16 + k, lane_id() * 8), from + lane_id() * 8,
-             from != nullptr && column + lane_id() * 8 < in.channels);
-    }
+      copy16(Staged<T, columns>::at(rows, warp_id() * 16 + k, c), from + c,
+             from != nullptr && column + c < in.channels);
+    });
     copy_commit();
     float near[2] = {};
 #pragma unroll
@@ -189,7 +198,7 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, 
     }
     copy_wait<0>();
     __syncwarp();
-    with_staged<T>(product, rows, [&](int t, float& v0, float& v1, Pair<T> value) {
+    with_staged(product, rows, [&](int t, float& v0, float& v1, Pair<T> value) {
       if (near[t] != 0) {
         v0 += near[t] * value.first();
         v1 += near[t] * value.second();
@@ -205,44 +214,53 @@ __device__ void write_columns(Tile<kWarpgroup>& tile, ForwardShared<T>& shared, 
     }
   }
   const float scale[2] = {total[0] == 0 ? 0.f : 1.f / total[0], total[1] == 0 ? 0.f : 1.f / total[1]};
-  stage<T>(product, rows, [&](int t, float v) { return v * scale[t]; });
-  write_rows<T>(rows, min(RowProduct<T>::kColumns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
+  stage(product, rows, [&](int t, float v) { return v * scale[t]; });
+  write_rows<T, columns>(rows, min(columns, in.channels - column) * static_cast<int>(sizeof(T)), row_of_y);
 }
 
 // kCausal: and there is a tree.
-template <typename T, bool kCausal>
-__global__ void __launch_bounds__(kWarpgroup, kForwardPipe.blocks)
+template <typename T, bool kCausal, int columns>
+__global__ void __launch_bounds__(kWarpgroup, ForwardShared<T, columns>::kPipe.blocks)
     matrix_forward_kernel(const __grid_constant__ Problem in, Part part, T* y, float* near_mass, int across) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ForwardShared<T>*>(memory);
+  auto& shared = *reinterpret_cast<ForwardShared<T, columns>*>(memory);
   const WorkIndex work(across);
   Tile<kWarpgroup> tile{in, shared.tile, work.item % in.batch, work.item / in.batch, 0};
   if (!tile.load(part)) return;
-  int listed = -1, column = work.part * RowProduct<T>::kColumns;
+  int listed = -1, column = work.part * columns;
   if constexpr (kCausal) {
-    write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
+    write_columns<T, kCausal, columns>(tile, shared, part, column, listed, y, near_mass);
   } else {
 #pragma unroll 1
-    for (; column < in.channels; column += across * RowProduct<T>::kColumns) {
-      write_columns<T, kCausal>(tile, shared, part, column, listed, y, near_mass);
+    for (; column < in.channels; column += across * columns) {
+      write_columns<T, kCausal, columns>(tile, shared, part, column, listed, y, near_mass);
       __syncthreads();  // the rows have been written
     }
   }
+}
+
+template <typename T, int columns>
+cudaError_t forward_columns(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
+  const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
+  constexpr int kBytes = shared_bytes<ForwardShared<T, columns>>();
+  const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
+  const int across = many ? 1 : columns_of<T>(in.channels);
+  const dim3 grid(tiles * in.batch * across);
+  if (part == Part::all) {
+    return launch<matrix_forward_kernel<T, false, columns>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass,
+                                                            across);
+  }
+  return launch<matrix_forward_kernel<T, true, columns>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass,
+                                                         across);
 }
 
 }  // namespace
 
 template <typename T>
 cudaError_t forward_tiles(const Problem& in, Part part, T* y, float* near_mass, cudaStream_t stream) {
-  const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  constexpr int kBytes = shared_bytes<ForwardShared<T>>();
-  const bool many = part == Part::all && tiles * in.batch >= kManyTiles;
-  const int across = many ? 1 : columns_of<T>(in.channels);
-  const dim3 grid(tiles * in.batch * across);
-  return part == Part::all
-             ? launch<matrix_forward_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass, across)
-             : launch<matrix_forward_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, part, y, near_mass, across);
+  return in.channels <= TileOf<T>::narrow ? forward_columns<T, TileOf<T>::narrow>(in, part, y, near_mass, stream)
+                                          : forward_columns<T, TileOf<T>::columns>(in, part, y, near_mass, stream);
 }
 
 template cudaError_t forward_tiles(const Problem&, Part, __nv_bfloat16*, float*, cudaStream_t);

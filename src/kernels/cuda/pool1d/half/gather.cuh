@@ -1,5 +1,5 @@
-// How 64 source rows (tokens, or the nodes of 8 blocks) and 256 channels gather, in half types, from the targets whose
-// sources include them:
+// How 64 source rows (tokens, or the nodes of 8 blocks) and 256 channels (or at most 64) gather, in half types, from
+// the targets whose sources include them:
 //
 //   G_r = sum_i p_ir dy_i,   Gm_r = sum_i p_ir c_i,   p_ir = a_ir / Z_i,
 //
@@ -13,16 +13,17 @@
 namespace contextpool::cuda {
 
 // kTokens: source rows are tokens, not nodes of blocks.
-template <typename T, bool kTokens>
+template <typename T, bool kTokens, int columns>
 struct MatrixGatherShared {
-  static constexpr Pipeline kPipe = kTokens ? kTokensPipe : kBlocksPipe;
+  static constexpr Pipeline kPipe = columns == TileOf<T>::narrow ? kNarrowPipe : kTokens ? kTokensPipe : kBlocksPipe;
   static constexpr int kRing = ring_of(kPipe);
-  unsigned char rows[kPipe.stages]
-                    [RowProduct<T>::kStageBytes];  // at the end of the tokens, from the second on: x, then dx
-  unsigned char weights[2][RowProduct<T>::kWeightBytes];
+  using Product = RowProduct<T, columns>;
+  unsigned char rows[kPipe.stages][Product::kStageBytes];  // at the end of the tokens, from the second on: x, then dx
+  unsigned char weights[2][Product::kWeightBytes];
   Weighted targets[kRing][kRows];
   float mass[2][kTile];
   GroupList<kWarpgroup> groups;
+  const T* dy;  // of position 0: there may be none so early
 };
 
 constexpr int kNoUnit = -(1 << 30);
@@ -32,13 +33,14 @@ struct MatrixRow {         // row threadIdx.x % 64
   float offset, exponent;  // its position is origin + offset
 };
 
-template <typename T, bool kTokens>
+template <typename T, bool kTokens, int columns>
 struct MatrixGather {
-  static constexpr int kStages = MatrixGatherShared<T, kTokens>::kPipe.stages,
-                       kRing = MatrixGatherShared<T, kTokens>::kRing;
+  using Shared = MatrixGatherShared<T, kTokens, columns>;
+  using Product = RowProduct<T, columns>;
+  static constexpr int kStages = Shared::kPipe.stages, kRing = Shared::kRing;
   const Problem& in;
   const Backward& out;
-  MatrixGatherShared<T, kTokens>& shared;
+  Shared& shared;
   int batch, level, first_unit, end_unit;  // tokens (level 0) or blocks
   int origin;                              // first token of the rows
   MatrixRow row;
@@ -46,17 +48,17 @@ struct MatrixGather {
   int part, parts;    // of the targets that cover the rows
   bool add_ = false;  // the sums hold something
 
-  using Load = PanelLoader<T, kRows, 4>;
+  using Load = PanelLoader<T, kRows, columns / kPanel>;
 
   // Adds groups of 32 targets: half tiles begin .. end, or (near) groups of targets as they come.
   template <Use kUse>
-  __device__ void add(int begin, int end, bool mask_non_finite, RowProduct<T>& product, float& mass) {
+  __device__ void add(int begin, int end, bool mask_non_finite, Product& product, float& mass) {
     over_groups<kWarpgroup>({in, out, kUse, batch, level, first_unit, end_unit}, begin, end, part, parts, shared.groups,
                             [&](int count) { process<kUse>(count, mask_non_finite, product, mass); });
   }
 
   template <Use kUse>
-  __device__ void process(int count, bool mask_non_finite, RowProduct<T>& product, float& mass) {
+  __device__ void process(int count, bool mask_non_finite, Product& product, float& mass) {
     for (int n = 0; n < kRing; ++n) fetch_targets<kUse>(n, count);
     copy_commit();
     copy_wait<0>();
@@ -103,16 +105,15 @@ struct MatrixGather {
       // What comes after the last channel is not written.
       const int d = min(column + Load::piece() * 8, in.channels - 8);
       const int shift = in.first_position();
-      const T* dy = static_cast<const T*>(out.dy) +
-                    (static_cast<std::int64_t>(batch) * in.targets - shift) * in.channels + d;  // of position 0
-      const auto to = typename Load::To(shared.rows[0]).after(stage * RowProduct<T>::kStageBytes);
+      const T* dy = shared.dy + d;
+      const auto to = typename Load::To(shared.rows[0]).after(stage * Product::kStageBytes);
       int position[Load::kCount], least = 0x7fffffff;
 #pragma unroll
       for (int k = 0; k < Load::kCount; ++k) {
         position[k] = targets[k * Load::kStep].position;
         least = min(least, position[k]);
       }
-      const auto row = [&](int k) { return dy + static_cast<std::int64_t>(position[k]) * in.channels; };
+      const auto row = [&](int k) { return dy + in.result_at(position[k]); };
       if (least >= shift) {
         Load::load(to, row);
       } else {  // some of these targets are padding
@@ -156,8 +157,12 @@ struct MatrixGather {
 
   // Everything of the 64 rows; shared.mass: the two parts of each row's mass.
   template <bool kCausal>
-  __device__ void run(RowProduct<T>& product) {
+  __device__ void run(Product& product) {
     bool mask_non_finite = false;
+    if (threadIdx.x == 0) {  // in shared memory: registers are scarce
+      shared.dy =
+          static_cast<const T*>(out.dy) + in.result_start(batch, in.targets) - in.result_at(in.first_position());
+    }
 #pragma unroll 1
     while (true) {
       add_ = mask_non_finite;

@@ -9,12 +9,12 @@
 namespace contextpool::cuda {
 namespace {
 
-template <typename T>
+template <typename T, int columns>
 struct TokensShared {
-  MatrixGatherShared<T, true> gather;
-  float gradient[kNodes][RowProduct<T>::kColumns];  // G of the block of 64
-  float4 gradient_mass[kNodes];                     // Gm, and padding
-  float log[kTile];                                 // l log2(e)
+  MatrixGatherShared<T, true, columns> gather;
+  float gradient[kNodes][columns];  // G of the block of 64
+  float4 gradient_mass[kNodes];     // Gm, and padding
+  float log[kTile];                 // l log2(e)
   unsigned live[kTile / 32];
 };
 
@@ -26,13 +26,13 @@ struct TokenTile {
 };
 
 // Asks for G and Gm of the block of 64.
-template <typename T>
+template <typename T, int columns>
 __device__ void fetch_block_gradient(const Problem& in, const Backward& out, const TokenTile& at,
-                                     TokensShared<T>& shared) {
+                                     TokensShared<T, columns>& shared) {
   const int width = gradient_width(in.channels);
   const float* from = out.gradient + in.tree.part_block(at.batch, kLeaf, 0, at.group) * kNodes * width;
-  for (int k = threadIdx.x; k < kNodes * (RowProduct<T>::kColumns / 4); k += kWarpgroup) {
-    const int q = k / (RowProduct<T>::kColumns / 4), c = k % (RowProduct<T>::kColumns / 4) * 4;
+  for (int k = threadIdx.x; k < kNodes * (columns / 4); k += kWarpgroup) {
+    const int q = k / (columns / 4), c = k % (columns / 4) * 4;
     copy16(shared.gradient[q] + c, from + q * width + at.column + c, at.column + c < in.channels);
   }
   if (threadIdx.x < kNodes) {
@@ -41,8 +41,8 @@ __device__ void fetch_block_gradient(const Problem& in, const Backward& out, con
 }
 
 // Keeps the logarithms of the weights, and a bit for each token that is not masked.
-template <typename T>
-__device__ void store_logs(float token_weight, TokensShared<T>& shared) {
+template <typename T, int columns>
+__device__ void store_logs(float token_weight, TokensShared<T, columns>& shared) {
   if (threadIdx.x < kTile) {
     const float log_weight = token_weight * kLog2e;
     shared.log[threadIdx.x] = log_weight;
@@ -52,48 +52,45 @@ __device__ void store_logs(float token_weight, TokensShared<T>& shared) {
 }
 
 // Asks for the features of the tokens that are not masked; each warp brings its 16 rows.
-template <typename T>
-__device__ void fetch_features(const Problem& in, const TokenTile& at, const TokensShared<T>& shared,
+template <typename T, int columns>
+__device__ void fetch_features(const Problem& in, const TokenTile& at, const TokensShared<T, columns>& shared,
                                unsigned char* rows) {
-  const int d = at.column + lane_id() * 8;
   const unsigned live = shared.live[warp_id() / 2] >> warp_id() % 2 * 16;
-  const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride +
-               (at.first_token() + warp_id() * 16) * in.x_token_stride + d;
-#pragma unroll
-  for (int k = 0; k < 16; ++k) {
-    const bool valid = d < in.channels && (live >> k & 1) != 0;
-    unsigned char* to = Staged<T>::at(rows, warp_id() * 16 + k, lane_id() * 8);
-    copy16(to, x + k * in.x_token_stride, valid);
-  }
+  const T* x = static_cast<const T*>(in.x) + in.x_start(at.batch) +
+               (at.first_token() + warp_id() * 16) * in.x_token_stride + at.column;
+  each_piece<columns>([&](int k, int c) {
+    const bool valid = at.column + c < in.channels && (live >> k & 1) != 0;
+    copy16(Staged<T, columns>::at(rows, warp_id() * 16 + k, c), x + k * in.x_token_stride + c, valid);
+  });
 }
 
 // Whether the block of 64 has a gradient that is not 0.
-template <typename T>
-__device__ bool has_gradient(const TokensShared<T>& shared) {
+template <typename T, int columns>
+__device__ bool has_gradient(const TokensShared<T, columns>& shared) {
   bool some = threadIdx.x < kNodes && shared.gradient_mass[threadIdx.x].x != 0;
-  for (int k = threadIdx.x; k < kNodes * RowProduct<T>::kColumns; k += kWarpgroup) {
-    some = some || shared.gradient[k / RowProduct<T>::kColumns][k % RowProduct<T>::kColumns] != 0;
+  for (int k = threadIdx.x; k < kNodes * columns; k += kWarpgroup) {
+    some = some || shared.gradient[k / columns][k % columns] != 0;
   }
   return __syncthreads_or(some) != 0;
 }
 
 // What G is multiplied by, and the weights divided by, in add_leaf: G may be 128 times as large as dx, and then float16
 // could not hold it.
-template <typename T>
-__device__ float leaf_factor(const float (&gradient)[kNodes][RowProduct<T>::kColumns]) {
+template <typename T, int columns>
+__device__ float leaf_factor(const float (&gradient)[kNodes][columns]) {
   if constexpr (!std::is_same_v<T, __half>) return 1;
   bool large = false;
-  for (int k = threadIdx.x; k < kNodes * RowProduct<T>::kColumns; k += kWarpgroup) {
-    large = large || fabsf(gradient[k / RowProduct<T>::kColumns][k % RowProduct<T>::kColumns]) > 0x1p15f;
+  for (int k = threadIdx.x; k < kNodes * columns; k += kWarpgroup) {
+    large = large || fabsf(gradient[k / columns][k % columns]) > 0x1p15f;
   }
   return __syncthreads_or(large) != 0 ? 0x1p-8f : 1.f;
 }
 
 // dx_j += w_j sum_q L_q(j) G_q as one more product. Both factors are sums of two numbers, h + l: slots of 8 columns
 // (rows) hold h, l, h, 0 of the weights and h, h, l, 0 of G.
-template <typename T>
-__device__ void add_leaf(const float (&gradient)[kNodes][RowProduct<T>::kColumns], float weight, float factor,
-                         unsigned char* a, unsigned char* b, RowProduct<T>& product) {
+template <typename T, int columns>
+__device__ void add_leaf(const float (&gradient)[kNodes][columns], float weight, float factor, unsigned char* a,
+                         unsigned char* b, RowProduct<T, columns>& product) {
   const int r = threadIdx.x % kTile, half = threadIdx.x / kTile;
   __align__(16) Pair<T> high[kNodes / 2], low[kNodes / 2];
   const auto split = [&](const float4& from, float factor, int k) {
@@ -110,17 +107,19 @@ __device__ void add_leaf(const float (&gradient)[kNodes][RowProduct<T>::kColumns
   *reinterpret_cast<uint4*>(a + weight_offset(r, half * 2)) = *reinterpret_cast<const uint4*>(high);
   *reinterpret_cast<uint4*>(a + weight_offset(r, half * 2 + 1)) =
       half == 0 ? *reinterpret_cast<const uint4*>(low) : none;
-  unsigned char* panel = b + lane_id() / 8 * RowProduct<T>::kPanelBytes;
+  constexpr int kPieces = columns / 8;  // of a row
+  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  unsigned char* panel = b + piece / 8 * RowProduct<T, columns>::kPanelBytes;
 #pragma unroll 1
-  for (int q = warp_id(); q < kNodes; q += 4) {
-    const auto* from = reinterpret_cast<const float4*>(gradient[q] + lane_id() * 8);
+  for (int q = static_cast<int>(threadIdx.x) / kPieces; q < kNodes; q += kWarpgroup / kPieces) {
+    const auto* from = reinterpret_cast<const float4*>(gradient[q] + piece * 8);
     split(from[0], factor, 0);
     split(from[1], factor, 2);
     const uint4 h = *reinterpret_cast<const uint4*>(high);
-    *reinterpret_cast<uint4*>(panel + panel_offset(q, lane_id() % 8)) = h;
-    *reinterpret_cast<uint4*>(panel + panel_offset(8 + q, lane_id() % 8)) = h;
-    *reinterpret_cast<uint4*>(panel + panel_offset(16 + q, lane_id() % 8)) = *reinterpret_cast<const uint4*>(low);
-    *reinterpret_cast<uint4*>(panel + panel_offset(24 + q, lane_id() % 8)) = none;
+    *reinterpret_cast<uint4*>(panel + panel_offset(q, piece % 8)) = h;
+    *reinterpret_cast<uint4*>(panel + panel_offset(8 + q, piece % 8)) = h;
+    *reinterpret_cast<uint4*>(panel + panel_offset(16 + q, piece % 8)) = *reinterpret_cast<const uint4*>(low);
+    *reinterpret_cast<uint4*>(panel + panel_offset(24 + q, piece % 8)) = none;
   }
   publish();
   __syncthreads();
@@ -129,11 +128,10 @@ __device__ void add_leaf(const float (&gradient)[kNodes][RowProduct<T>::kColumns
 }
 
 // This thread's share of x_j . dx_j of its two tokens; the staged rows hold x.
-template <typename T>
-__device__ void dot_with_features(RowProduct<T>& product, unsigned char* rows, float (&dot)[2]) {
-  with_staged<T>(product, rows, [&](int k, float& v0, float& v1, Pair<T> value) {
-    dot[k] += v0 * value.first() + v1 * value.second();
-  });
+template <typename T, int columns>
+__device__ void dot_with_features(RowProduct<T, columns>& product, unsigned char* rows, float (&dot)[2]) {
+  with_staged(product, rows,
+              [&](int k, float& v0, float& v1, Pair<T> value) { dot[k] += v0 * value.first() + v1 * value.second(); });
   if (!isfinite(dot[0]) || !isfinite(dot[1])) {  // what gets no gradient may hold anything
     bool some[2] = {};
     product.each([&](int, int k, float& v0, float& v1) { some[k] = some[k] || v0 != 0 || v1 != 0; });
@@ -142,9 +140,9 @@ __device__ void dot_with_features(RowProduct<T>& product, unsigned char* rows, f
 }
 
 // dl of this thread's two tokens, or what these channels give to it; live: which of the two are not masked.
-template <typename T>
+template <typename T, int columns>
 __device__ void write_dlog_weight(const Problem& in, const Backward& out, const TokenTile& at,
-                                  const TokensShared<T>& shared, bool tree, float exponent, float (&dot)[2],
+                                  const TokensShared<T, columns>& shared, bool tree, float exponent, float (&dot)[2],
                                   bool (&live)[2]) {
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -174,27 +172,28 @@ __device__ void write_dlog_weight(const Problem& in, const Backward& out, const 
 }
 
 // dx, in whole rows through shared memory; 0 where a token is masked.
-template <typename T>
+template <typename T, int columns>
 __device__ void write_dx(const Problem& in, const Backward& out, const TokenTile& at, const bool (&live)[2],
-                         unsigned char* rows, RowProduct<T>& product) {
-  stage<T>(product, rows, [&](int k, float v) { return live[k] ? v : 0.f; });
-  const int bytes = min(RowProduct<T>::kColumns, in.channels - at.column) * static_cast<int>(sizeof(T));
-  write_rows<T>(rows, bytes, [&](int k) -> T* {
+                         unsigned char* rows, RowProduct<T, columns>& product) {
+  stage(product, rows, [&](int k, float v) { return live[k] ? v : 0.f; });
+  const int bytes = min(columns, in.channels - at.column) * static_cast<int>(sizeof(T));
+  T* dx = static_cast<T*>(out.dx) + in.result_start(at.batch, in.tokens) + at.column;
+  write_rows<T, columns>(rows, bytes, [&](int k) -> T* {
     const int j = at.first_token() + warp_id() * 16 + k;
     if (j >= in.tokens) return nullptr;
-    return static_cast<T*>(out.dx) + (static_cast<std::int64_t>(at.batch) * in.tokens + j) * in.channels + at.column;
+    return dx + in.result_at(j);
   });
 }
 
 // kCausal: and there is a tree.
-template <typename T, bool kCausal>
-__global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
+template <typename T, bool kCausal, int columns>
+__global__ void __launch_bounds__(kWarpgroup, MatrixGatherShared<T, true, columns>::kPipe.blocks)
     matrix_tokens_kernel(const __grid_constant__ Problem in, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<TokensShared<T>*>(memory);
+  auto& shared = *reinterpret_cast<TokensShared<T, columns>*>(memory);
   const WorkIndex work(columns_of<T>(in.channels));
-  const TokenTile at{work.item % in.batch, work.item / in.batch, work.part * RowProduct<T>::kColumns, work.part};
+  const TokenTile at{work.item % in.batch, work.item / in.batch, work.part * columns, work.part};
   const int j0 = at.first_token();
   // What does not depend on anything is asked for at once.
   const int own_token = j0 + static_cast<int>(threadIdx.x);
@@ -212,18 +211,18 @@ __global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
   store_logs(token_weight, shared);
   copy_commit();
   __syncthreads();
-  RowProduct<T> product;
+  RowProduct<T, columns> product;
   {
     const int r = threadIdx.x % kTile;
     const float log_weight = shared.log[r];
     const MatrixRow row{log_weight != minus_infinity() ? j0 + r : kNoUnit, static_cast<float>(r), log_weight};
-    MatrixGather<T, true> gather{in, out, shared.gather, at.batch, 0, j0, min(in.tokens, j0 + kTile),
-                                 j0, row, at.column,     0,        1};
+    MatrixGather<T, true, columns> gather{in, out, shared.gather, at.batch, 0, j0, min(in.tokens, j0 + kTile),
+                                          j0, row, at.column,     0,        1};
     gather.template run<kCausal>(product);
   }
   unsigned char* rows = shared.gather.rows[1];  // and on, into the first weights
-  static_assert(Staged<T>::kBytes <=
-                (kTokensPipe.stages - 1) * RowProduct<T>::kStageBytes + RowProduct<T>::kWeightBytes);
+  static_assert(Staged<T, columns>::kBytes <=
+                sizeof(shared.gather.rows) - sizeof(shared.gather.rows[0]) + sizeof(shared.gather.weights[0]));
   fetch_features(in, at, shared, rows);
   copy_commit();
   if (tree && isnan(exponent)) {  // a NaN weight gives nothing where no gradient asks for it
@@ -236,17 +235,17 @@ __global__ void __launch_bounds__(kWarpgroup, kTokensPipe.blocks)
     __syncthreads();
     const float log_weight = shared.log[threadIdx.x % kTile];
     const float weight = log_weight == minus_infinity() ? 0.f : exp2f(log_weight - exponent);
-    add_leaf<T>(shared.gradient, weight, leaf_factor<T>(shared.gradient), shared.gather.weights[1],
-                shared.gather.rows[0], product);
+    add_leaf(shared.gradient, weight, leaf_factor<T, columns>(shared.gradient), shared.gather.weights[1],
+             shared.gather.rows[0], product);
   }
   copy_wait<0>();
   __syncwarp();
   float dot[2] = {};
   bool live[2];
-  dot_with_features<T>(product, rows, dot);
+  dot_with_features(product, rows, dot);
   write_dlog_weight(in, out, at, shared, tree, exponent, dot, live);
   __syncwarp();
-  write_dx<T>(in, out, at, live, rows, product);
+  write_dx(in, out, at, live, rows, product);
 }
 
 // Adds up the shares of dlog_weight.
@@ -259,15 +258,21 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const float* partial, int
   out[k] = sum;
 }
 
+template <typename T, int columns>
+cudaError_t gather_columns(const Problem& in, const Backward& out, cudaStream_t stream) {
+  constexpr int kBytes = shared_bytes<TokensShared<T, columns>>();
+  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns_of<T>(in.channels));
+  return out.by_target != nullptr
+             ? launch<matrix_tokens_kernel<T, true, columns>>(grid, kWarpgroup, kBytes, stream, in, out)
+             : launch<matrix_tokens_kernel<T, false, columns>>(grid, kWarpgroup, kBytes, stream, in, out);
+}
+
 }  // namespace
 
 template <typename T>
 cudaError_t gather_tokens(const Problem& in, const Backward& out, cudaStream_t stream) {
-  constexpr int kBytes = shared_bytes<TokensShared<T>>();
-  const dim3 grid((in.tokens + kTile - 1) / kTile * in.batch * columns_of<T>(in.channels));
-  const cudaError_t error = out.by_target != nullptr
-                                ? launch<matrix_tokens_kernel<T, true>>(grid, kWarpgroup, kBytes, stream, in, out)
-                                : launch<matrix_tokens_kernel<T, false>>(grid, kWarpgroup, kBytes, stream, in, out);
+  const cudaError_t error = in.channels <= TileOf<T>::narrow ? gather_columns<T, TileOf<T>::narrow>(in, out, stream)
+                                                             : gather_columns<T, TileOf<T>::columns>(in, out, stream);
   if (error != cudaSuccess || out.partial == nullptr) return error;
   const std::int64_t size = static_cast<std::int64_t>(in.batch) * in.tokens;
   return launch<sum_kernel>(blocks_for(size, kThreads), kThreads, 0, stream, out.partial, columns_of<T>(in.channels),

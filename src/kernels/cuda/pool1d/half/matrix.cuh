@@ -1,6 +1,6 @@
 // Products on the matrix units for bfloat16 and float16, sums in float32; a thread block is 4 warps, each with 16 of
 // the 64 rows of the result:
-//   RowProduct:   C[64 x 256] += A[64 x 32] B[32 x 256]      weights times rows
+//   RowProduct:   C[64 x 256] += A[64 x 32] B[32 x 256]      weights times rows (or 64 columns, of narrow tiles)
 //   ScoreProduct: S[64 x 64]  += A[64 x 64] B[64 x 64]^T     dy times rows
 // Shared memory holds panels of 64 channels: 128 bytes a row, its eight 16-byte pieces permuted by the row (piece p of
 // row r stands at p xor r % 8), which is how Hopper's wgmma reads panels, and free of bank conflicts for ldmatrix
@@ -76,12 +76,14 @@ __device__ inline void publish() {}
 template <typename T>
 __device__ inline void row_product(float (&d)[128], std::uint64_t a, std::uint64_t b, int add);
 template <typename T>
+__device__ inline void row_product(float (&d)[32], std::uint64_t a, std::uint64_t b, int add);
+template <typename T>
 __device__ inline void score_product(float (&d)[32], std::uint64_t a, std::uint64_t b);
 
 #define CONTEXTPOOL_REGISTERS_32                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-// Both products, for one of the half types and its name in the instructions.
+// The products, for one of the half types and its name in the instructions.
 #define CONTEXTPOOL_PRODUCTS(T, name)                                                                      \
   template <>                                                                                              \
   __device__ inline void row_product<T>(float(&d)[128], std::uint64_t a, std::uint64_t b, int add) {       \
@@ -100,6 +102,15 @@ __device__ inline void score_product(float (&d)[32], std::uint64_t a, std::uint6
         : "l"(a), "l"(b), "r"(add));                                                                       \
   }                                                                                                        \
   template <>                                                                                              \
+  __device__ inline void row_product<T>(float(&d)[32], std::uint64_t a, std::uint64_t b, int add) {        \
+    asm volatile(                                                                                          \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                       \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32          \
+        "}, %32, %33, p, 1, 1, 0, 1;\n}\n"                                                                 \
+        : CONTEXTPOOL_F32(d, 0)                                                                            \
+        : "l"(a), "l"(b), "r"(add));                                                                       \
+  }                                                                                                        \
+  template <>                                                                                              \
   __device__ inline void score_product<T>(float(&d)[32], std::uint64_t a, std::uint64_t b) {               \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" CONTEXTPOOL_REGISTERS_32 \
                  "}, %32, %33, 1, 1, 1, 0, 0;\n"                                                           \
@@ -115,23 +126,24 @@ CONTEXTPOOL_PRODUCTS(__half, "f16")
 // Row of the 64 that this thread's k-th (0 or 1) row of a result is.
 __device__ inline int matrix_row(int k) { return warp_id() * 16 + lane_id() / 4 + k * 8; }
 
-template <typename T>
+// columns: of a tile, TileOf<T>::columns or narrow.
+template <typename T, int columns>
 struct RowProduct {
-  static constexpr int kColumns = 4 * kPanel;
-  static_assert(kColumns == TileOf<T>::columns);
+  static constexpr int kColumns = columns, kValues = columns / 2;
+  static_assert(columns == TileOf<T>::columns || columns == TileOf<T>::narrow);
   static constexpr int kStageBytes = kRows * kColumns * 2;  // panels of 32 rows
   static constexpr int kPanelBytes = kRows * kPanelRow;
   static constexpr int kWeightBytes = kTile * kWeightRow;
-  float sum[128];  // [columns / 8][rows g, g + 8][2]
+  float sum[kValues];  // [columns / 8][rows g, g + 8][2]
 
   __device__ void clear() {
 #pragma unroll
-    for (int k = 0; k < 128; ++k) sum[k] = 0;
+    for (int k = 0; k < kValues; ++k) sum[k] = 0;
   }
   __device__ bool finite() const {
     float zero[4] = {};  // NaN once a value is not finite
 #pragma unroll
-    for (int k = 0; k < 128; ++k) zero[k % 4] = fmaf(sum[k], 0.f, zero[k % 4]);
+    for (int k = 0; k < kValues; ++k) zero[k % 4] = fmaf(sum[k], 0.f, zero[k % 4]);
     return zero[0] + zero[1] + zero[2] + zero[3] == 0;
   }
 
@@ -277,8 +289,8 @@ struct PanelLoader {
 
 // Before a product whose B has values that are not finite: adds them where the weight is not 0 and takes them out of B,
 // so that they change no bit of the other sums. Slow; only for tiles in which a sum is not finite.
-template <typename T>
-__device__ inline void add_non_finite(RowProduct<T>& c, const unsigned char* a, unsigned char* b) {
+template <typename T, int columns>
+__device__ inline void add_non_finite(RowProduct<T, columns>& c, const unsigned char* a, unsigned char* b) {
 #pragma unroll 1
   for (int k = 0; k < kRows; ++k) {
     float w[2];
@@ -286,14 +298,14 @@ __device__ inline void add_non_finite(RowProduct<T>& c, const unsigned char* a, 
       w[r] = to_float(reinterpret_cast<const T*>(a + weight_offset(matrix_row(r), k / 8))[k % 8]);
     }
     c.each([&](int column, int r, float& v0, float& v1) {
-      const auto value = *reinterpret_cast<const Pair<T>*>(b + column / kPanel * RowProduct<T>::kPanelBytes +
+      const auto value = *reinterpret_cast<const Pair<T>*>(b + column / kPanel * c.kPanelBytes +
                                                            panel_offset(k, column % kPanel / 8) + column % 8 * 2);
       if (w[r] != 0 && !isfinite(value.first())) v0 += w[r] * value.first();
       if (w[r] != 0 && !isfinite(value.second())) v1 += w[r] * value.second();
     });
   }
   __syncthreads();
-  for (int k = threadIdx.x; k < kRows * RowProduct<T>::kColumns; k += kWarpgroup) {
+  for (int k = threadIdx.x; k < kRows * columns; k += kWarpgroup) {
     T& value = reinterpret_cast<T*>(b)[k];
     if (!isfinite(to_float(value))) value = from_float<T>(0.f);
   }
@@ -301,11 +313,11 @@ __device__ inline void add_non_finite(RowProduct<T>& c, const unsigned char* a, 
   __syncthreads();
 }
 
-// Where a tile's rows wait to be written whole: 64 rows of 256 channels, 16 of each warp. The padding keeps threads
+// Where a tile's rows wait to be written whole: 64 rows of all its channels, 16 of each warp. The padding keeps threads
 // that write the parts of a product apart.
-template <typename T>
+template <typename T, int columns>
 struct Staged {
-  static constexpr int kStride = RowProduct<T>::kColumns * 2 + 16;
+  static constexpr int kStride = columns * 2 + 16;
   static constexpr int kBytes = kTile * kStride;
 
   __device__ static unsigned char* at(unsigned char* rows, int row, int channel) {
@@ -314,17 +326,17 @@ struct Staged {
 };
 
 // Parts of products and of staged rows meet in four squares of 8 x 8 at a time: a lane names a row of one.
-template <typename T>
+template <typename T, int columns>
 __device__ inline unsigned char* first_square(unsigned char* rows) {
-  return Staged<T>::at(rows, warp_id() * 16 + (lane_id() & 15), lane_id() / 16 * 8);
+  return Staged<T, columns>::at(rows, warp_id() * 16 + (lane_id() & 15), lane_id() / 16 * 8);
 }
 
 // f(k, v0, v1, pair) for all of this thread's part of a product, with what is staged in the same places.
-template <typename T, typename F>
-__device__ inline void with_staged(RowProduct<T>& product, unsigned char* rows, F f) {
-  const unsigned char* from = first_square<T>(rows);
+template <typename T, int columns, typename F>
+__device__ inline void with_staged(RowProduct<T, columns>& product, unsigned char* rows, F f) {
+  const unsigned char* from = first_square<T, columns>(rows);
 #pragma unroll
-  for (int n = 0; n < RowProduct<T>::kColumns / 8; n += 2) {
+  for (int n = 0; n < columns / 8; n += 2) {
     unsigned bits[4];
     load_matrix(bits, from + n * 16);
 #pragma unroll
@@ -335,12 +347,12 @@ __device__ inline void with_staged(RowProduct<T>& product, unsigned char* rows, 
 }
 
 // Puts a warp's part of a product there: value(k, v) is what becomes of v, in this thread's k-th row.
-template <typename T, typename Value>
-__device__ inline void stage(RowProduct<T>& product, unsigned char* rows, Value value) {
+template <typename T, int columns, typename Value>
+__device__ inline void stage(RowProduct<T, columns>& product, unsigned char* rows, Value value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(first_square<T>(rows)));
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(first_square<T, columns>(rows)));
 #pragma unroll
-  for (int n = 0; n < RowProduct<T>::kColumns / 8; n += 2) {
+  for (int n = 0; n < columns / 8; n += 2) {
     Pair<T> pair[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -353,15 +365,24 @@ __device__ inline void stage(RowProduct<T>& product, unsigned char* rows, Value 
   }
 #else
   product.each([&](int c, int k, float& v0, float& v1) {
-    *reinterpret_cast<Pair<T>*>(Staged<T>::at(rows, matrix_row(k), c)) = Pair<T>::of(value(k, v0), value(k, v1));
+    *reinterpret_cast<Pair<T>*>(Staged<T, columns>::at(rows, matrix_row(k), c)) =
+        Pair<T>::of(value(k, v0), value(k, v1));
   });
 #endif
   __syncwarp();
 }
 
+// How a warp goes over its 16 rows of a tile in pieces of 16 bytes: f(row, channel) for each of a lane's pieces.
+template <int columns, typename F>
+__device__ inline void each_piece(F f) {
+  constexpr int kPieces = columns / 8;  // of a row
+#pragma unroll
+  for (int k = 0; k < 16; k += 32 / kPieces) f(k + lane_id() / kPieces, lane_id() % kPieces * 8);
+}
+
 // A warp writes its 16 rows: row(k) is where the k-th (0 .. 15) goes, null: nowhere; bytes of each, a multiple of 16.
 // Later the rows may be written over: what has been asked for here is read by then.
-template <typename T, typename Row>
+template <typename T, int columns, typename Row>
 __device__ inline void write_rows(unsigned char* rows, int bytes, Row row) {
 #if CONTEXTPOOL_WGMMA
   publish();
@@ -369,13 +390,13 @@ __device__ inline void write_rows(unsigned char* rows, int bytes, Row row) {
   // The copy engine takes addresses that a whole warp agrees on; that they do is seen from where they come from.
   const auto mine = reinterpret_cast<unsigned long long>(lane_id() < 16 ? row(lane_id()) : nullptr);
   const int warp = __shfl_sync(0xffffffffu, warp_id(), 0);
-  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(Staged<T>::at(rows, warp * 16, 0)));
+  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(Staged<T, columns>::at(rows, warp * 16, 0)));
 #pragma unroll
   for (int k = 0; k < 16; ++k) {
     const unsigned long long to = __shfl_sync(0xffffffffu, mine, k);
     if (to != 0 && elected()) {
       asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to),
-                   "r"(from + k * Staged<T>::kStride), "r"(bytes)
+                   "r"(from + k * Staged<T, columns>::kStride), "r"(bytes)
                    : "memory");
     }
   }
@@ -389,7 +410,7 @@ __device__ inline void write_rows(unsigned char* rows, int bytes, Row row) {
     T* to = row(k);
     if (to == nullptr || lane_id() * 16 >= bytes) continue;
     reinterpret_cast<uint4*>(to)[lane_id()] =
-        *reinterpret_cast<const uint4*>(Staged<T>::at(rows, warp_id() * 16 + k, lane_id() * 8));
+        *reinterpret_cast<const uint4*>(Staged<T, columns>::at(rows, warp_id() * 16 + k, lane_id() * 8));
   }
 #endif
 }

@@ -9,12 +9,15 @@ namespace {
 
 constexpr int kSums = 4;  // Z, sum a s, sum a (ut)^2 s, sum a (ut)^2 m
 
-// kMany: there are many tiles.
-template <typename T, bool kMany>
+// Of the tiles: narrow ones have all their channels in one panel.
+enum class Tiles { few, many, narrow };
+
+template <typename T, Tiles kTiles>
 struct ScoreShared {
-  static constexpr Pipeline kPipe = kMany ? kScoresPipe : kFewScoresPipe;
-  unsigned char rows[kPipe.stages][ScoreProduct<T>::kBytes];  // panels of 64 source rows
-  unsigned char dy[kPipe.stages][ScoreProduct<T>::kBytes];    // and of 64 targets
+  static constexpr bool kNarrow = kTiles == Tiles::narrow;
+  static constexpr Pipeline kPipe = kNarrow ? kNarrowScoresPipe : kTiles == Tiles::many ? kScoresPipe : kFewScoresPipe;
+  unsigned char rows[kPipe.stages][ScoreProduct<T>::kBytes];              // panels of 64 source rows
+  unsigned char dy[kNarrow ? 1 : kPipe.stages][ScoreProduct<T>::kBytes];  // and of 64 targets
   TileShared tile;
 };
 
@@ -81,8 +84,8 @@ __device__ void mark_alive(const Problem& in, Part part, const Backward& out, co
   const int k = threadIdx.x / 2, m = tile.shared.targets[k].index;
   unsigned bits = m < 0 || part == Part::near || !may_be_dead(totals, k) ? 1 : 0;
   if (bits == 0) {
-    const auto* row = reinterpret_cast<const uint4*>(
-        static_cast<const T*>(out.dy) + (static_cast<std::int64_t>(tile.batch) * in.targets + m) * in.channels);
+    const auto* row = reinterpret_cast<const uint4*>(static_cast<const T*>(out.dy) +
+                                                     in.result_start(tile.batch, in.targets) + in.result_at(m));
 #pragma unroll 4
     for (int p = threadIdx.x % 2; p < in.channels / 8; p += 2) {
       const uint4 v = row[p];
@@ -122,13 +125,13 @@ template <typename T, int kCount>
 __device__ unsigned find_targets(const Problem& in, const Backward& out, const Tile<kWarpgroup>& tile,
                                  const T* (&pieces)[kCount]) {
   using Load = PanelLoader<T, kTile, 1>;
+  const T* dy = static_cast<const T*>(out.dy) + in.result_start(tile.batch, in.targets) + Load::piece() * 8;
   unsigned exist = 0;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
     const int m = tile.shared.targets[Load::first_row() + k * Load::kStep].index;
     exist |= (m >= 0 ? 1u : 0u) << k;
-    pieces[k] = static_cast<const T*>(out.dy) +
-                (static_cast<std::int64_t>(tile.batch) * in.targets + max(m, 0)) * in.channels + Load::piece() * 8;
+    pieces[k] = dy + in.result_at(max(m, 0));
   }
   return exist;
 }
@@ -162,17 +165,18 @@ __device__ inline void add_pairs(const Tile<kWarpgroup>& tile, const List& list,
   }
 }
 
-template <typename T, bool kMany>
-__global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.blocks)
+template <typename T, Tiles kTiles>
+__global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kTiles>::kPipe.blocks)
     matrix_score_kernel(const __grid_constant__ Problem in, Part part, const __grid_constant__ Backward out) {
   after_previous();
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ScoreShared<T, kMany>*>(memory);
-  constexpr int kStages = ScoreShared<T, kMany>::kPipe.stages;
+  using Shared = ScoreShared<T, kTiles>;
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  constexpr int kStages = Shared::kPipe.stages;
   Tile<kWarpgroup> tile{in, shared.tile, static_cast<int>(blockIdx.x) % in.batch,
                         static_cast<int>(blockIdx.x) / in.batch, 0};
   if (!tile.load(part)) return;
-  const int steps = (in.channels + kPanel - 1) / kPanel;
+  const int steps = Shared::kNarrow ? 1 : (in.channels + kPanel - 1) / kPanel;
   using Load = PanelLoader<T, kTile, 1>;
   static_assert(kTile == kScoreRows && Load::kStep == 2 * kSlot);
   const T* dy[Load::kCount];
@@ -180,6 +184,15 @@ __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.block
   const float node[2] = {kChebyshev[lane_id() % 4 * 2], kChebyshev[lane_id() % 4 * 2 + 1]};
   float sums[kSums][2] = {};
   const typename Load::To to_rows(shared.rows[0]), to_dy(shared.dy[0]);
+  const auto fetch_dy = [&](int channel, int stage) {
+    Load::load(
+        to_dy.after(stage), channel + Load::piece() * 8 < in.channels, [&](int k) { return dy[k] + channel; },
+        [&](int k) { return (here >> k & 1) != 0; });
+  };
+  if constexpr (Shared::kNarrow) {
+    fetch_dy(0, 0);
+    copy_commit();
+  }
   ScoreProduct<T> scores;
   scores.clear();
   tile.rewind<2>();
@@ -198,9 +211,7 @@ __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.block
         Load::load(
             to_rows.after(stage), inside, [&](int k) { return first[k] + channel; },
             [&](int k) { return (live >> k & 1) != 0; });
-        Load::load(
-            to_dy.after(stage), inside, [&](int k) { return dy[k] + channel; },
-            [&](int k) { return (here >> k & 1) != 0; });
+        if constexpr (!Shared::kNarrow) fetch_dy(channel, stage);
         if (++next_step == steps) {
           next_step = 0;
           ++next_group;
@@ -225,7 +236,7 @@ __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.block
         copy_wait<kStages - 2>();
         publish();
         __syncthreads();
-        scores.start(shared.dy[stage], shared.rows[stage]);
+        scores.start(shared.dy[Shared::kNarrow ? 0 : stage], shared.rows[stage]);
         fetch(n + kStages - 1);
         stage = stage + 1 == kStages ? 0 : stage + 1;
       }
@@ -240,17 +251,20 @@ __global__ void __launch_bounds__(kWarpgroup, ScoreShared<T, kMany>::kPipe.block
   finish_tile<T>(in, part, out, tile, totals, sums);
 }
 
+template <typename T, Tiles kTiles>
+cudaError_t start(const Problem& in, Part part, const Backward& out, int tiles, cudaStream_t stream) {
+  constexpr int kBytes = shared_bytes<ScoreShared<T, kTiles>>();
+  return launch<matrix_score_kernel<T, kTiles>>(dim3(tiles * in.batch), kWarpgroup, kBytes, stream, in, part, out);
+}
+
 }  // namespace
 
 template <typename T>
 cudaError_t score_tiles(const Problem& in, Part part, const Backward& out, cudaStream_t stream) {
   const int tiles = part == Part::near ? (in.targets + kTile - 1) / kTile : in.tiles;
-  const dim3 grid(tiles * in.batch);
-  constexpr int kManyBytes = shared_bytes<ScoreShared<T, true>>();
-  constexpr int kFewBytes = shared_bytes<ScoreShared<T, false>>();
-  return tiles * in.batch >= kManyScores
-             ? launch<matrix_score_kernel<T, true>>(grid, kWarpgroup, kManyBytes, stream, in, part, out)
-             : launch<matrix_score_kernel<T, false>>(grid, kWarpgroup, kFewBytes, stream, in, part, out);
+  if (in.channels <= TileOf<T>::narrow) return start<T, Tiles::narrow>(in, part, out, tiles, stream);
+  return tiles * in.batch >= kManyScores ? start<T, Tiles::many>(in, part, out, tiles, stream)
+                                         : start<T, Tiles::few>(in, part, out, tiles, stream);
 }
 
 template cudaError_t score_tiles<__nv_bfloat16>(const Problem&, Part, const Backward&, cudaStream_t);

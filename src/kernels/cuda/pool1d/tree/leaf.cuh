@@ -95,7 +95,7 @@ struct Leaf {
                                bool exists) {
     const int lane = threadIdx.x % 32, j0 = (block << kLeaf) + h * 32;
     unsigned char* tokens = shared.tokens[threadIdx.x / 32] + h * 32 * kTokenRow;
-    const T* x = static_cast<const T*>(in.x) + at.batch * in.x_batch_stride + j0 * in.x_token_stride + at.column;
+    const T* x = static_cast<const T*>(in.x) + in.x_start(at.batch) + j0 * in.x_token_stride + at.column;
     if (exists && in.aligned && live == 0xffffffffu && at.column + kTreeColumns <= in.channels) {
       const int piece = lane % 8;
 #pragma unroll
@@ -172,7 +172,7 @@ struct Leaf<float> {
 
   __device__ void reduce(const Problem& in, const Place& at, const BlockLogs& logs, UpShared& shared) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const auto* x = static_cast<const float*>(in.x) + at.batch * in.x_batch_stride + at.column;
+    const auto* x = static_cast<const float*>(in.x) + in.x_start(at.batch) + at.column;
     const bool first = at.column + lane < in.channels, second = at.column + lane + 32 < in.channels;
     const float* origin = in.origin_of(at.batch) + at.column;
     const float off[2] = {first ? __ldcg(origin + lane) : 0.f, second ? __ldcg(origin + lane + 32) : 0.f};
