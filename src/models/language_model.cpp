@@ -158,7 +158,7 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const nn::
   nn::Stream stream{x, {}};
   for (auto& block : blocks_) stream = block->pass(stream, rotation, nn::Padding(real));
   if (!stream.branch.defined()) return head_(norm_(stream.x));
-  return head_(nn::add_norm(stream.x, stream.branch, norm_, /*for_product=*/true).normed);
+  return head_(nn::add_norm(stream.x, stream.branch, norm_).normed);
 }
 
 std::vector<nn::Windows> LanguageModelImpl::windows(const torch::Tensor& tokens) {

@@ -115,19 +115,13 @@ Stream TransformerBlockImpl::run(const Stream& in, const Attend& attend, const M
   const auto at = [&](std::size_t place, const torch::Tensor& value, const torch::Tensor& context = {}) {
     return mixers_[place] ? mix(place, value, context) : value;
   };
-  const auto entry = in.branch.defined() ? add_norm(in.x, in.branch, norm1_, /*for_product=*/!mixers_[kA])
-                                         : SumAndNorm{in.x, norm1_(in.x)};
+  const auto entry = in.branch.defined() ? add_norm(in.x, in.branch, norm1_) : only_norm(in.x, norm1_);
   const auto h = at(kA, entry.normed);
   AttentionImpl::MixProjections mix_projections;
   if (mixers_[kB]) mix_projections = [&](const torch::Tensor& qkv) { return mix(kB, qkv, h); };
   const auto attended = dropout_(at(kO, attend(h, mix_projections), h));
-  SumAndNorm middle;
-  if (between) {
-    middle.sum = between(entry.sum + attended);
-    middle.normed = norm2_(middle.sum);
-  } else {
-    middle = add_norm(entry.sum, attended, norm2_, /*for_product=*/!mixers_[kC]);
-  }
+  const auto middle =
+      between ? only_norm(between(entry.sum + attended), norm2_) : add_norm(entry.sum, attended, norm2_);
   const auto feedforward = dropout_(down_(activated(at(kC, middle.normed), mix)));
   if (mixers_[kE]) return {at(kE, middle.sum + feedforward), {}};
   return {middle.sum, feedforward};

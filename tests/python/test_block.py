@@ -8,7 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from contextpool.nn import Attention, AttentionCache, BlockCache, Depthwise, Positions, TransformerBlock, rotate
+from contextpool.nn import (
+    Attention,
+    AttentionCache,
+    BlockCache,
+    Depthwise,
+    MixOptions,
+    Positions,
+    TransformerBlock,
+    rotate,
+)
 
 D, HEADS = 16, 2
 BLOCKS = list(
@@ -170,6 +179,27 @@ def test_block_copies_and_travels_under_autocast(mixer: str) -> None:
     with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         rough = block(x, turns(x))
     torch.testing.assert_close(rough.float(), expected, rtol=0.1, atol=0.1 * expected.abs().max().item())
+
+
+@pytest.mark.skipif(torch.get_default_device().type != "cuda", reason="needs CONTEXTPOOL_TEST_DEVICE=cuda")
+def test_mixers_before_products_have_the_type_of_autocast() -> None:
+    """On a GPU: torch's norms give float32 there, which a mixer at A or C would move for nothing."""
+    block = TransformerBlock(32, 2, 64, causal=True, mix=MixOptions("AC=canon"))
+    seen = []
+    for place in "AC":
+        mixer = block.mixer(place)
+        assert mixer is not None
+        mixer.register_forward_hook(lambda _module, inputs, output: seen.append((inputs[0].dtype, output.dtype)))
+    x = torch.randn(2, 9, 32, requires_grad=True)
+    plain = block(x)
+    with torch.autocast("cuda", torch.bfloat16):
+        y = block(x)
+    y.float().sum().backward()
+    assert seen == [(torch.float32,) * 2] * 2 + [(torch.bfloat16,) * 2] * 2
+    torch.testing.assert_close(y.float(), plain, rtol=0, atol=0.05 * float(plain.detach().abs().max()))
+    with torch.autocast("cuda", torch.bfloat16):
+        same = torch.compile(TransformerBlock(32, 2, 64), fullgraph=True, backend="aot_eager")(x)
+    assert same.dtype == torch.float32
 
 
 def test_block_compiles() -> None:

@@ -44,7 +44,7 @@ class DepthwiseImpl : public MixerImpl {
   void reset_parameters() override;
   void finish_initialisation() override;
 
-  // The convolution, without residual, at the last tokens of those that a cache holds as "features".
+  // The convolution, with a plain residual but no other, at the last tokens of those that a cache holds as "features".
   torch::Tensor convolve_last(const MixerCache& cache, int64_t tokens) const;
 
   const DepthwiseOptions& options() const { return options_; }

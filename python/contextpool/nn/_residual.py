@@ -23,7 +23,7 @@ _SCALE = 0.5  # at first, of either sign
 
 
 class LowRank(nn.Module):
-    """up(down(h)) without bias. up starts at 0, down as torch starts a Linear."""
+    """up(down(h)), plus a bias that may be given. up starts at 0, down as torch starts a Linear."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class LowRank(nn.Module):
         self.up = nn.Linear(rank, outputs, bias=False, device=device, dtype=dtype)
         nn.init.zeros_(self.up.weight)
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor, bias: Tensor | None = None) -> Tensor:
         up: Tensor = self.up(self.down(h))
-        return up
+        return up if bias is None else up + bias.to(up.dtype)
 
     def reset_parameters(self) -> None:
         self.down.reset_parameters()
@@ -75,19 +75,22 @@ class ResidualMixer(Mixer):
         if kind == "gated":
             self.gate = LowRank(self._context_features, rank, features, device, dtype)
 
-    def _apply_residual(self, x: Tensor, mixed: Tensor, context: Tensor | None, real: Tensor | None) -> Tensor:
-        """x with 0 at padded tokens."""
+    def _apply_residual(
+        self, base: Tensor, mixed: Tensor, x: Tensor, context: Tensor | None, real: Tensor | None
+    ) -> Tensor:
+        """M(x), x + M(x) and so on, with ``base`` in place of the x that is added to: x, or x and more. All with 0 at
+        padded tokens."""
         if self.residual == "none":
             return mixed
         if self.scale is None:
-            return x + mixed
+            return base + mixed
         coefficient = self.scale
         if self.gate is not None:
             h = context_of(self._who, context, x, real, self._context_features, self.dims)
-            coefficient = coefficient + self.gate(h)
+            coefficient = self.gate(h, coefficient)
         if self.dims == 2:
             coefficient = coefficient.movedim(-1, 1) if self.gate is not None else coefficient.view(-1, 1, 1)
-        return x + coefficient.to(x.dtype) * mixed
+        return base + coefficient.to(base.dtype) * mixed
 
     def _reset_residual(self) -> None:
         if self.scale is not None:

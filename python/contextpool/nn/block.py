@@ -321,17 +321,25 @@ class TransformerBlock(nn.Module):
             mixer = self.mixer(place)
             return value if mixer is None else mix(mixer, place, value, context)
 
-        h = at("A", self.norm1(x))
+        h = at("A", _for_product(self.norm1(x)))
         attended = attend(h, (lambda qkv: at("B", qkv, h)) if "B" in self.places else None)
         middle = x + self.dropout(at("O", attended, h))
         if between is not None:
             middle = between(middle)
-        g = at("C", self.norm2(middle))
+        g = at("C", _for_product(self.norm2(middle)))
         feedforward = self.feedforward(g, (lambda up: at("D", up, g)) if "D" in self.places else None)
         return at("E", middle + self.dropout(feedforward))
 
     def extra_repr(self) -> str:
         return f"places={self.places}"
+
+
+def _for_product(normed: Tensor) -> Tensor:
+    """On a GPU under autocast, in its type, where torch's norms give float32: the matrix product that follows would
+    cast it, and a mixer before the product moves half the bytes."""
+    if not normed.is_cuda or normed.dtype != torch.float32 or not torch.is_autocast_enabled("cuda"):
+        return normed
+    return normed.to(torch.get_autocast_dtype("cuda"))
 
 
 def windows_of_blocks(blocks: Iterable[TransformerBlock], x: Tensor, rotation: Tensor | None) -> list[Windows]:

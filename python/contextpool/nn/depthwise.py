@@ -90,8 +90,8 @@ class Depthwise(ResidualMixer):
         right = 0 if self.causal else self.taps // 2
         if self.dims == 2:
             mixed = F.conv2d(x, self.weight, self.bias, padding=right, groups=self.features)
-            return self._apply_residual(x, mixed, context, real)
-        return self._finish(x, self._convolve_rows(x, self.taps - 1 - right, self._adds_x), context, real)
+            return self._apply_residual(x, mixed, x, context, real)
+        return self._finish(x, self._convolve_rows(x, self.taps - 1 - right), context, real)
 
     if TYPE_CHECKING:  # torch leaves the call untyped
         __call__ = forward
@@ -114,26 +114,24 @@ class Depthwise(ResidualMixer):
         x = without_padding(x, real, self.dims)
         cache.append("features", x)
         cache.length += x.shape[1]
-        return self._finish(x, self._last_rows(cache, x.shape[1], self._adds_x), context, real)
+        return self._finish(x, self.convolve_last(cache, x.shape[1]), context, real)
 
     def convolve_last(self, cache: TokenCache, tokens: int) -> Tensor:
-        """The convolution, without residual, at the last tokens of those that a cache holds as "features"."""
-        return self._last_rows(cache, tokens, residual=False)
+        """The convolution, with a plain residual but no other, at the last tokens of those that a cache holds as
+        "features"."""
+        before = self.taps - 1
+        return self._convolve_rows(last_tokens(cache, tokens, before), before)[:, before:]
 
     # The operator adds a plain residual too; _finish adds the others.
     @property
     def _adds_x(self) -> bool:
         return self.residual == "plain"
 
-    def _convolve_rows(self, x: Tensor, left: int, residual: bool) -> Tensor:
-        return short_convolution(x, self.weight.squeeze(1), self.bias, left, residual)
-
-    def _last_rows(self, cache: TokenCache, tokens: int, residual: bool) -> Tensor:
-        before = self.taps - 1
-        return self._convolve_rows(last_tokens(cache, tokens, before), before, residual)[:, before:]
+    def _convolve_rows(self, x: Tensor, left: int) -> Tensor:
+        return short_convolution(x, self.weight.squeeze(1), self.bias, left, self._adds_x)
 
     def _finish(self, x: Tensor, mixed: Tensor, context: Tensor | None, real: Tensor | None) -> Tensor:
-        return mixed if self._adds_x else self._apply_residual(x, mixed, context, real)
+        return mixed if self._adds_x else self._apply_residual(x, mixed, x, context, real)
 
     def extra_repr(self) -> str:
         return f"{self.features}, taps={self.taps}, causal={self.causal}"

@@ -10,7 +10,11 @@ using torch::Tensor;
 
 template <typename Pool>
 ContextPoolMixerImpl<Pool>::ContextPoolMixerImpl(const MixerOptions& o, Pool pool)
-    : features_(o.features), dims_(o.dims), plain_(o.residual == "none" && o.taps == 0), pool_(std::move(pool)) {
+    : features_(o.features),
+      dims_(o.dims),
+      plain_(o.residual == "none" && o.taps == 0),
+      adds_x_(o.residual != "none"),
+      pool_(std::move(pool)) {
   for (const auto& child : pool_->named_children()) register_module(child.key(), child.value());
   residual_ = std::make_unique<Residual>("ContextPool", *this,
                                          Residual::Options{.kind = o.residual,
@@ -19,17 +23,20 @@ ContextPoolMixerImpl<Pool>::ContextPoolMixerImpl(const MixerOptions& o, Pool poo
                                                            .context_features = o.context_features,
                                                            .dims = o.dims});
   if (o.taps > 0) {
-    taps_ = register_module(
-        "taps", Depthwise(DepthwiseOptions{
-                    .features = o.features, .taps = o.taps, .causal = o.causal, .dims = o.dims, .bias = false}));
+    taps_ = register_module("taps", Depthwise(DepthwiseOptions{.features = o.features,
+                                                               .taps = o.taps,
+                                                               .causal = o.causal,
+                                                               .dims = o.dims,
+                                                               .bias = false,
+                                                               .residual = adds_x_ ? "plain" : "none"}));
   }
 }
 
 template <typename Pool>
 Tensor ContextPoolMixerImpl<Pool>::combine(const Tensor& real, const Tensor& pooled, const Tensor& beside,
                                            const Tensor& context, const Tensor& mask) {
-  const auto y = residual_->apply(real, pooled, context, mask);
-  return beside.defined() ? y + beside : y;
+  if (!adds_x_) return beside.defined() ? pooled + beside : pooled;
+  return residual_->apply(beside.defined() ? beside : real, pooled, real, context, mask);
 }
 
 template <typename Pool>

@@ -34,12 +34,13 @@ class ContextPoolMixerImpl : public MixerImpl {
   Pool pool() const { return pool_; }
 
  private:
-  // T(x) + P(x) and so on, of x with 0 at padded tokens; beside: T(x) or undefined.
+  // T(x) + P(x) and so on, of x with 0 at padded tokens; beside: what taps_ gives, or undefined.
   torch::Tensor combine(const torch::Tensor& real, const torch::Tensor& pooled, const torch::Tensor& beside,
                         const torch::Tensor& context, const torch::Tensor& mask);
 
   int64_t features_, dims_;
-  bool plain_;  // P(x) and nothing else: the paper's
+  bool plain_;   // P(x) and nothing else: the paper's
+  bool adds_x_;  // then taps_ does
   Pool pool_;
   std::unique_ptr<Residual> residual_;
   Depthwise taps_{nullptr};

@@ -15,12 +15,6 @@ torch::Tensor convolve_rows(const DepthwiseImpl& d, const torch::Tensor& x, int6
   return short_convolution(x, d.weight.squeeze(1), bias, left, residual);
 }
 
-// The last tokens of those that a cache holds.
-torch::Tensor last_rows(const DepthwiseImpl& d, const MixerCache& cache, int64_t tokens, bool residual) {
-  const auto before = d.options().taps - 1;
-  return convolve_rows(d, last_tokens(cache, tokens, before), before, residual).slice(1, before);
-}
-
 }  // namespace
 
 DepthwiseImpl::DepthwiseImpl(DepthwiseOptions options) : options_(std::move(options)) {
@@ -62,11 +56,11 @@ torch::Tensor DepthwiseImpl::forward(const torch::Tensor& x, const Padding& padd
   if (options_.dims == 2) {
     const auto mixed =
         torch::conv2d(real, weight, bias, /*stride=*/1, /*padding=*/right, /*dilation=*/1, options_.features);
-    return residual_->apply(real, mixed, context, mask);
+    return residual_->apply(real, mixed, real, context, mask);
   }
   const bool plain = options_.residual == "plain";
   const auto mixed = convolve_rows(*this, real, options_.taps - 1 - right, plain);
-  return plain ? mixed : residual_->apply(real, mixed, context, mask);
+  return plain ? mixed : residual_->apply(real, mixed, real, context, mask);
 }
 
 torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, DepthwiseCache& cache, const Padding& padding,
@@ -77,12 +71,14 @@ torch::Tensor DepthwiseImpl::step(const torch::Tensor& x, DepthwiseCache& cache,
   const auto real = without_padding(x, mask, options_.dims);
   cache.append("features", real);
   cache.advance(x.size(1));
-  if (options_.residual == "plain") return last_rows(*this, cache, x.size(1), /*residual=*/true);
-  return residual_->apply(real, convolve_last(cache, x.size(1)), context, mask);
+  const auto mixed = convolve_last(cache, x.size(1));
+  return options_.residual == "plain" ? mixed : residual_->apply(real, mixed, real, context, mask);
 }
 
 torch::Tensor DepthwiseImpl::convolve_last(const MixerCache& cache, int64_t tokens) const {
-  return last_rows(*this, cache, tokens, /*residual=*/false);
+  const auto before = options_.taps - 1;
+  return convolve_rows(*this, last_tokens(cache, tokens, before), before, options_.residual == "plain")
+      .slice(1, before);
 }
 
 Mixer make_depthwise(const MixerOptions& o) {

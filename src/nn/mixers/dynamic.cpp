@@ -86,8 +86,8 @@ Tensor DynamicImpl::shifted(const Tensor& padded, const Tensor& like, int64_t k)
 
 Tensor DynamicImpl::mix(const Tensor& padded, const Tensor& h) {
   const auto weights = weight_.flatten(1);  // [features, K]
-  const auto inner = low_rank_ ? low_rank_->down(h) : by_head_(h);
-  const auto ups = low_rank_ ? low_rank_->up->weight.unflatten(0, {all_taps(), options_.features}) : Tensor();
+  const auto inner = low_rank_ ? low_rank_->inner(h) : by_head_(h);
+  const auto ups = low_rank_ ? low_rank_->outer(h).unflatten(0, {all_taps(), options_.features}) : Tensor();
   Tensor sum;
   for (int64_t k = 0; k < all_taps(); ++k) {
     const auto x = shifted(padded, h, k), weight = weights.select(1, k);
@@ -105,8 +105,8 @@ Tensor DynamicImpl::mix(const Tensor& padded, const Tensor& h) {
 }
 
 Tensor DynamicImpl::convolve(const Tensor& x, const Tensor& h, int64_t left) {
-  const auto up = low_rank_->up->weight.unflatten(0, {options_.taps, options_.features});
-  return dynamic_convolution(x, low_rank_->down(h), up, weight_.squeeze(1), left, /*residual=*/true);
+  const auto up = low_rank_->outer(h).unflatten(0, {options_.taps, options_.features});
+  return dynamic_convolution(x, low_rank_->inner(h), up, weight_.squeeze(1), left, /*residual=*/true);
 }
 
 Tensor DynamicImpl::forward(const Tensor& x, const Padding& padding, const Tensor& context) {

@@ -14,12 +14,18 @@
 
 namespace contextpool::nn {
 
-// up(down(h)) without bias, [..., in] -> [..., out]. up starts at 0, down as torch starts a Linear.
+// up(down(h)), [..., in] -> [..., out], plus a bias [out] that may be given. up starts at 0, down as torch starts a
+// Linear.
 class LowRankImpl : public torch::nn::Module {
  public:
   LowRankImpl(int64_t in, int64_t rank, int64_t out);
-  torch::Tensor forward(const torch::Tensor& h);
+  torch::Tensor forward(const torch::Tensor& h, const torch::Tensor& bias = {});
   void reset_parameters();
+
+  // down(h) and the weight of up, both with zeros up to a rank that fills whole pieces of memory where h is on a GPU:
+  // matrix products with other row lengths are several times slower there.
+  torch::Tensor inner(const torch::Tensor& h);
+  torch::Tensor outer(const torch::Tensor& h) const;
 
   Linear down{nullptr}, up{nullptr};
 };
@@ -38,9 +44,10 @@ class Residual {
   // Registers its parameters with the owner; `who` opens the messages.
   Residual(const char* who, torch::nn::Module& owner, Options options);
 
-  // x and the mixed one of a shape, 0 at padded tokens; mask and context as for MixerImpl::forward.
-  torch::Tensor apply(const torch::Tensor& x, const torch::Tensor& mixed, const torch::Tensor& context,
-                      const torch::Tensor& mask);
+  // M(x), x + M(x) and so on, with `base` in place of the x that is added to: x, or x and more. All of a shape, 0 at
+  // padded tokens; mask and context as for MixerImpl::forward.
+  torch::Tensor apply(const torch::Tensor& base, const torch::Tensor& mixed, const torch::Tensor& x,
+                      const torch::Tensor& context, const torch::Tensor& mask);
   void reset_parameters();
 
  private:

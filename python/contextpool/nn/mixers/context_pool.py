@@ -38,8 +38,9 @@ class _Beside(_ContextPool, ResidualMixer):
         self.taps = None
         if o.taps:
             self.taps = Depthwise(
-                o.features, o.taps, o.causal, dims=o.dims, bias=False, device=device, dtype=dtype
-            )
+                o.features, o.taps, o.causal, dims=o.dims, bias=False, device=device, dtype=dtype,
+                residual="none" if o.residual == "none" else "plain",
+            )  # fmt: skip
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -57,8 +58,9 @@ class _Beside(_ContextPool, ResidualMixer):
     def _around(
         self, x: Tensor, pooled: Tensor, beside: Tensor | None, context: Tensor | None, real: Tensor | None
     ) -> Tensor:
-        y = self._apply_residual(x, pooled, context, real)
-        return y if beside is None else y + beside
+        if self.residual == "none":
+            return pooled if beside is None else pooled + beside
+        return self._apply_residual(x if beside is None else beside, pooled, x, context, real)
 
 
 class ContextPool1dMixer(ContextPool1d, _Beside):
