@@ -81,8 +81,9 @@ limited() { # NAME COMMAND...: a step of the tests; one that hangs costs its own
   step "$1" timeout -k 10 "$limit" env "${few[@]}" "${@:2}"
 }
 
-native() { # NAME LAYER DEVICE: one program of C++ tests. Those of kernels and ops run on all devices by themselves.
-  limited "$1" env CONTEXTPOOL_TEST_DEVICE="$3" "build-gpu/tests/contextpool_$2_test" --gtest_brief=1
+native() { # NAME LAYER DEVICE [PARTS PART]: a program of C++ tests. Those of kernels and ops run on all devices.
+  limited "$1" env CONTEXTPOOL_TEST_DEVICE="$3" GTEST_TOTAL_SHARDS="${4:-1}" GTEST_SHARD_INDEX="${5:-0}" \
+    "build-gpu/tests/contextpool_$2_test" --gtest_brief=1
 }
 
 pytest() { # NAME FILES...: where a test stands is printed before the limit
@@ -98,7 +99,7 @@ python_tests() { # the files, the long ones first: those that compile, then by s
 }
 
 tests() { # two threads each; no more at a time than three quarters of the cores, as they are not always at work
-  local slots=$((jobs * 3 / 4 > 1 ? jobs * 3 / 4 : 1)) devices=(cpu) files file
+  local slots=$((jobs * 3 / 4 > 1 ? jobs * 3 / 4 : 1)) devices=(cpu) files file part
   [[ $cuda == OFF ]] || devices+=(cuda)
   mapfile -t files < <(python_tests)
   start() {
@@ -107,7 +108,7 @@ tests() { # two threads each; no more at a time than three quarters of the cores
   }
   file_step() { start pytest "$(basename "$1" .py | tr _ -)" "$1"; }
   for file in "${files[@]:0:4}"; do file_step "$file"; done
-  start native cpp-ops ops cpu
+  for part in 0 1 2; do start native cpp-ops-$part ops cpu 3 $part; done
   start native cpp-kernels kernels cpu
   start native cpp-cuda-kernels cuda_kernels cpu
   for layer in train nn models eval runtime; do

@@ -62,7 +62,7 @@ def _boolean(who: str, name: str, mask: Tensor, shape: Sequence[int]) -> Tensor:
 def _from_lengths(who: str, shape: Sequence[int], device: torch.device, lengths: Lengths) -> Tensor:
     rows, tokens = shape
     if not isinstance(lengths, Tensor):
-        lengths = torch.tensor(lengths)
+        lengths = torch.tensor(lengths, device="cpu")
         if lengths.numel() == 0:
             lengths = lengths.long()
     if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or tuple(lengths.shape) != (rows,):
