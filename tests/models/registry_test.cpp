@@ -92,6 +92,7 @@ TEST(Registry, ModelsHaveThePublishedParameters) {
   EXPECT_NEAR(with_table("cp-transformer-4"), 13.8, 0.05);
   EXPECT_NEAR(with_table("cp-transformer-6"), 20.3, 0.05);
   EXPECT_NEAR(with_table("dw-transformer-6"), 19.75, 0.025);
+  EXPECT_NEAR(with_table("gated-cp-transformer-6"), 21.135, 0.0005);  // as the row of docs/mixers.md
   EXPECT_EQ(parameters_of("cp-transformer-6") - parameters_of("transformer-6"), 6 * 98'754);
   EXPECT_EQ(parameters_of("dw-transformer-6") - parameters_of("transformer-6"), 6 * (512 * 15 + 512));
   EXPECT_EQ(parameters_of("canon-transformer-6") - parameters_of("transformer-6"), 6 * 2 * 512 * 4);
