@@ -1,8 +1,9 @@
-"""`make demo`: three small language models on the same text, without and with pooling, and what they cost.
+"""`make demo`: three small language models on the same text, without and with local mixers, and what they cost.
 
-Trains a plain transformer, the control (a depthwise convolution in ContextPool's place) and ContextPool on the source
-of Python's standard library, scores each on held-out text, lets the last one write, and prints one table. Then it shows
-how far ContextPool looks: the sizes of its windows over a line of held-out text, by layer, here and on a page.
+Trains a plain transformer, one with canon layers (four taps with a residual, after both norms of a block) and one with
+ContextPool in the same places, on the source of Python's standard library, scores each on held-out text, lets the last
+one write, and prints one table. Then it shows how far ContextPool looks: the sizes of its windows over a line of
+held-out text, by layer, here and on a page.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 ROOT = Path(__file__).resolve().parent.parent
-MODELS = [("tiny", "plain"), ("dw-tiny", "depthwise control"), ("cp-tiny", "ContextPool")]
+MODELS = [("tiny", "plain"), ("canon-tiny", "canon layers"), ("gated-cp-tiny", "gated ContextPool")]
 # Threads that wait do not spin: on a machine that is busy otherwise, spinning makes small steps many times slower.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", **os.environ}
 

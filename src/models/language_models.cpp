@@ -10,10 +10,11 @@
 namespace contextpool::models {
 namespace {
 
-// The prefix of a name says what stands after attention: nothing, ContextPool (cp-) or the depthwise control (dw-). What
-// is no row of the paper's stands after both norms: canon layers (canon-), or ContextPool in the form that docs/mixers.md
-// recommends for text, with a gate and taps beside it and with windows of its own for each of 8 or 16 groups of channels
-// (gated-cp-). Its sizes are those that were best there: the paper's in models of 512 features, bounded in small ones.
+// The prefix of a name says what stands after attention: nothing, ContextPool (cp-) or the depthwise control (dw-).
+// What is no row of the paper's stands after both norms: canon layers (canon-), or ContextPool in the form that
+// docs/mixers.md recommends for text, with a gate and taps beside it and with windows of its own for each of 8 or 16
+// groups of channels (gated-cp-). Its sizes are those that were best there: the paper's in models of 512 features,
+// bounded in small ones.
 NamedLanguageModel named(const std::string& name, const std::string& summary, LanguageModelOptions options) {
   std::string mixer;
   if (name.starts_with("cp-")) {

@@ -35,9 +35,9 @@ def test_it_trains_scores_and_compares_three_models(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr
         table = done.stdout.split("tokens/s   memory\n")[1].splitlines()[:3]
-        assert [row[:18].strip() for row in table] == ["plain", "depthwise control", "ContextPool"]
+        assert [row[:18].strip() for row in table] == ["plain", "canon layers", "gated ContextPool"]
         assert all(1 < float(row[30:].split()[0]) < 9 for row in table), table  # bits per character
-        for model in ("tiny", "dw-tiny", "cp-tiny"):
+        for model in ("tiny", "canon-tiny", "gated-cp-tiny"):
             log = (tmp_path / number / model / "log.jsonl").read_text().splitlines()
             assert json.loads(log[-1])["step"] == 4
         check_windows(tmp_path / number, done.stdout)
@@ -52,7 +52,7 @@ def check_windows(out: Path, said: str) -> None:
     text = (out / "text").read_bytes()
     assert line.encode() in text[len(text) * 95 // 100 :] and len(line) >= 40
     assert demo.picture(tokens, layers) in said
-    model = LanguageModel.load(out / "cp-tiny")
+    model = LanguageModel.load(out / "gated-cp-tiny")
     sizes = []
 
     def look(module: ContextPool1d, inputs: tuple) -> None:
@@ -63,8 +63,8 @@ def check_windows(out: Path, said: str) -> None:
             module.register_forward_pre_hook(look)
     with torch.no_grad():
         model(torch.tensor([list(line.encode())]))
-    assert len(sizes) == len(layers) == 2
-    for sigma, on_page in zip(sizes, layers):  # 16 groups
+    assert len(sizes) == 2 * len(layers) == 4  # after each norm; the page has the first of each block
+    for sigma, on_page in zip(sizes[::2], layers):  # 16 groups
         assert sigma.shape == (16, len(line))
         torch.testing.assert_close(torch.tensor(on_page), sigma.mean(0), rtol=1e-3, atol=1e-4)
 
