@@ -206,7 +206,7 @@ struct Kind {
 void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const ForeignOptions& options,
           ForeignReport& report) {
   std::vector<std::pair<Tensor, Tensor>> copies;
-  std::vector<std::string> missing, shapes, unexpected;
+  std::vector<std::string> missing, shapes, unexpected, not_finite;
   auto named = model.named_parameters();
   const auto buffers = model.named_buffers();
   for (const auto& buffer : buffers) named.insert(buffer.key(), buffer.value());
@@ -235,12 +235,16 @@ void load(torch::nn::Module& model, Tensors tensors, const Kind& family, const F
     TORCH_CHECK_VALUE(!misfit, options.who, ": its ", name, " is for ", given.size(0), " classes, but the model has ",
                       wanted.size(0), "; build the model with as many classes, or drop the file's head");
     if (given.sizes() != wanted.sizes()) shapes.push_back(name + " is " + shape(given) + ", not " + shape(wanted));
+    if (!given.isfinite().all().item<bool>()) not_finite.push_back(name);
     copies.emplace_back(wanted, given);
   }
   for (const auto& item : tensors) unexpected.push_back(item.first);
   const auto wrong = list("missing", missing) + list("unexpected", unexpected) + list("of another shape:", shapes);
   TORCH_CHECK_VALUE(wrong.empty(), options.who, ": not the weights of this ", family.name, " (names of ", report.source,
                     "): ", wrong.substr(std::min<std::size_t>(2, wrong.size())));
+  const auto spoiled = list("NaN or infinity in", not_finite);
+  TORCH_CHECK_VALUE(spoiled.empty(), options.who, ": there is ",
+                    spoiled.substr(std::min<std::size_t>(2, spoiled.size())), "; no picture would be classified");
   const torch::NoGradGuard no_grad;
   for (auto& [target, given] : copies) target.copy_(given);
 }

@@ -226,6 +226,9 @@ def change(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         rows["head.weight"], rows["head.bias"] = torch.zeros(9, 24), torch.zeros(9)
     elif name == "positions":
         rows["pos_embed"] = torch.zeros(1, 12, 24)
+    elif name == "finite":
+        rows["blocks.0.mlp.fc1.bias"] = rows["blocks.0.mlp.fc1.bias"].clone()
+        rows["blocks.0.mlp.fc1.bias"][3] = torch.nan
     return rows
 
 
@@ -235,6 +238,7 @@ REFUSED = {
     "shape": "of another shape: blocks.1.attn.qkv.weight is [71, 24], not [72, 24]",
     "classes": "its head.weight is for 9 classes, but the model has 7; build the model with as many classes, or drop",
     "positions": "of another shape: pos_embed is [1, 12, 24], not [1, 17, 24]",
+    "finite": "there is NaN or infinity in blocks.0.mlp.fc1.bias; no picture would be classified",
 }
 
 

@@ -172,7 +172,7 @@ def load_foreign(
 
     The parameters of mixers stay as they are where a file does not have them, as those of others do not; a file of ours
     for another image size loads whole. Unless everything else is there and of the right shape nothing is changed, and
-    ValueError says what is missing, unexpected or of another shape, and where the classes differ.
+    ValueError says what is missing, unexpected, of another shape or not finite, and where the classes differ.
 
     Args:
         weights: tensors by name (a state_dict), or the path of a safetensors file.
@@ -203,6 +203,7 @@ def load_foreign(
     copies: list[tuple[Tensor, Tensor]] = []
     missing: list[str] = []
     shapes: list[str] = []
+    not_finite: list[str] = []
     for name, wanted in model.state_dict(keep_vars=True).items():
         if name not in tensors:
             may = any(mixer in name for mixer in mixers) or (drop_head and name.startswith(heads))
@@ -221,10 +222,14 @@ def load_foreign(
             )
         if given.shape != wanted.shape:
             shapes.append(f"{name} is {list(given.shape)}, not {list(wanted.shape)}")
+        if not given.isfinite().all():
+            not_finite.append(name)
         copies.append((wanted, given))
     wrong = _list("missing", missing) + _list("unexpected", sorted(tensors)) + _list("of another shape:", shapes)
     if wrong:
         raise ValueError(f"{who}: not the weights of this {family} (names of {source}): {wrong[2:]}")
+    if spoiled := _list("NaN or infinity in", not_finite):
+        raise ValueError(f"{who}: there is {spoiled[2:]}; no picture would be classified")
     with torch.no_grad():
         for target, given in copies:
             target.copy_(given)
