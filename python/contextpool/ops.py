@@ -37,7 +37,9 @@ def pool1d(
             (linear time). They differ in speed only.
 
     Returns:
-        ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. A target without any source gives 0.
+        ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. A target without any source gives 0. Where ``x``,
+        ``[B, G, N, D]``, has the groups of a token side by side, as the transpose of ``[B, N, G, D]``, so has ``y``,
+        and nothing is copied.
 
     Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
     autocast. The same bits come out of every run, whatever the number of threads.

@@ -12,7 +12,9 @@
 
 namespace contextpool {
 
-// x [..., N, D] features, log_weight [..., N], sigma [..., M] with M <= N; returns y [..., M, D], contiguous.
+// x [..., N, D] features, log_weight [..., N], sigma [..., M] with M <= N; returns y [..., M, D], contiguous; but where
+// x [B, G, N, D] has the groups of a token side by side, as the transpose of [B, N, G, D], so has y, and nothing is
+// copied.
 // Target m sits at position N - M + m. A source farther than sqrt(160) sigma does not exist, nor does one after the
 // target when causal, nor one whose log_weight is -inf (whatever its features hold). sigma <= 0 leaves the token
 // itself; a target without sources gives 0. log_weight and sigma are float64 for float64 x, else float32.
