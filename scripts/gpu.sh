@@ -130,11 +130,11 @@ sanitize() { # NAME TOOL WHAT...
 sanitizers() {
   step check "$python" bench/cuda/lab.py check &
   step check-short "$python" bench/cuda/short_convolution.py --check &
-  sanitize memcheck memcheck 70 200 1300 8500 60000 maps short dynamic windows &
+  sanitize memcheck memcheck 70 200 1300 8500 60000 groups maps short dynamic windows &
   sanitize racecheck-short racecheck 70 200 &
   sanitize racecheck-long racecheck 1300 &
-  sanitize racecheck-maps racecheck maps short dynamic windows &
-  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 short dynamic windows &
+  sanitize racecheck-maps racecheck groups maps short dynamic windows &
+  PYTHONPATH=$PWD/build-gpu-plain/python sanitize initcheck initcheck 70 200 1300 groups short dynamic windows &
   wait
 }
 

@@ -130,6 +130,7 @@ def check(op, quick):
                       (dtype, 2, 1500, 1500, 64, causal, "paper", "normal", "auto"),
                       (dtype, 2, 2048, 2048, 72, causal, "log", "normal", "auto"),
                       (dtype, 2, 2100, 2000, 48, causal, "all", "normal", "auto"),
+                      (dtype, 2, 1300, 1200, 264, causal, "all", "masked", "auto"),
                       (dtype, 2, 3000, 3000, 33, causal, "paper", "cluster", "auto"),
                       (dtype, 2, 2500, 2500, 40, causal, "all", "masked", "auto"),
                       (dtype, 1, 4096, 4096, 40, causal, "all", "steep", "auto"),

@@ -1,12 +1,14 @@
 """Small calls that take every path of the CUDA kernels, in every dtype, for compute-sanitizer:
 
-    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 maps short dynamic windows
+    compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 groups maps short
+        dynamic windows
 
-A number is a length for pool1d, `maps` is pool2d, `short` and `dynamic` are those convolutions, `windows` is
+A number is a length for pool1d, `groups` are groups of its channels, `maps` is pool2d, `short` and `dynamic` are those convolutions, `windows` is
 predict_windows. initcheck wants kernels built for plain 9.0 (-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see
 what the bulk copy engine of 9.0a writes.
 """
 
+import itertools
 import sys
 
 import torch
@@ -30,14 +32,20 @@ def step(call, x, *scalars):
 def sequences(n, dtype):
     if dtype == torch.float64 and n > PLAIN:
         return
-    channels = 264 if n == 200 else 40
-    for causal in (False, True):
+    # Tiles of half types are narrow up to 64 channels; 264 are more than one of the wide ones.
+    for channels, causal in itertools.product((264,) if n == 200 else (40,) if n > 10000 else (40, 72), (False, True)):
         for widest in (4.0, 0.1 * n):
             for algorithm in ("auto", "dense", "window") if n <= 300 else ("auto",):
                 log_weight = 4 * draw(2, n)
                 log_weight[:, ::5] = -INF
                 step(lambda *t: contextpool.pool1d(*t, causal=causal, algorithm=algorithm),
                      draw(2, n, channels).to(dtype), log_weight, widest * draw(2, n - 10))
+
+
+def groups(dtype):
+    for n in (70, 700):
+        x = draw(2, n, 3, 24).to(dtype).transpose(1, 2)  # side by side
+        step(lambda *t: contextpool.pool1d(*t, causal=n == 700), x, 4 * draw(2, 3, n), 0.1 * n * draw(2, 3, n - 10))
 
 
 def maps(dtype):
@@ -82,7 +90,8 @@ def main():
     torch.manual_seed(0)
     for what in sys.argv[1:]:
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            {"maps": maps, "short": short, "dynamic": dynamic, "windows": windows}.get(what, lambda dtype, n=what: sequences(int(n), dtype))(dtype)
+            named = {"groups": groups, "maps": maps, "short": short, "dynamic": dynamic, "windows": windows}
+            named.get(what, lambda dtype, n=what: sequences(int(n), dtype))(dtype)
     torch.cuda.synchronize()
     print("ran", *sys.argv[1:])
 
