@@ -3,9 +3,9 @@
     compute-sanitizer --tool memcheck python3 bench/cuda/sanitize.py 70 200 1300 8500 60000 groups maps short
         dynamic windows
 
-A number is a length for pool1d, `groups` are groups of its channels, `maps` is pool2d, `short` and `dynamic` are those convolutions, `windows` is
-predict_windows. initcheck wants kernels built for plain 9.0 (-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see
-what the bulk copy engine of 9.0a writes.
+A number is a length for pool1d, `groups` are groups of its channels, `maps` is pool2d, `short` and `dynamic` are those
+convolutions, `windows` is predict_windows. initcheck wants kernels built for plain 9.0
+(-DCONTEXTPOOL_CUDA_ARCHITECTURES=90-real): it does not see what the bulk copy engine of 9.0a writes.
 """
 
 import itertools
