@@ -38,8 +38,8 @@ def pool1d(
 
     Returns:
         ``y``, ``[..., M, D]``, contiguous, in the dtype of ``x``. A target without any source gives 0. Where ``x``,
-        ``[B, G, N, D]``, has the groups of a token side by side, as the transpose of ``[B, N, G, D]``, so has ``y``,
-        and nothing is copied.
+        ``[B, G, N, D]``, has the groups of a token side by side, as the transpose of ``[B, N, G, D]``, so has ``y``;
+        then none is copied (but on CUDA rows of half types that do not start at 16 bytes).
 
     Differentiable once, in ``x``, ``log_weight`` and ``sigma``; works under ``torch.compile``, ``torch.export`` and
     autocast. The same bits come out of every run, whatever the number of threads.

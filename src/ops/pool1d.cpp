@@ -45,7 +45,9 @@ c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sig
 }
 
 bool groups_side_by_side(const at::Tensor& x) {
-  return x.dim() == 4 && x.sym_stride(1).sym_lt(x.sym_stride(2)).guard_bool(__FILE__, __LINE__);
+  if (x.dim() != 4) return false;
+  const auto near = x.sym_stride(1).sym_lt(x.sym_stride(2)), whole = x.sym_stride(3).sym_eq(1);
+  return near.sym_and(whole).guard_bool(__FILE__, __LINE__);
 }
 
 at::Tensor empty_result(const at::Tensor& x, c10::SymIntArrayRef sizes) {

@@ -19,7 +19,7 @@ void check_pool1d_backward(const at::Tensor& grad, const at::Tensor& x, const at
 c10::SymDimVector pool1d_result_sizes(const at::Tensor& x, const at::Tensor& sigma);
 
 // Whether x [rows, groups, tokens, channels] has the groups of a token side by side in memory, as has the transpose of
-// [rows, tokens, groups, channels]. Results (y, dx) then have, too, and nothing is copied on the way.
+// [rows, tokens, groups, channels]. Results (y, dx) then have, too, and the kernels take them as they lie.
 bool groups_side_by_side(const at::Tensor& x);
 
 // A result of these sizes for x, and a tensor of a result's sizes laid out as one.

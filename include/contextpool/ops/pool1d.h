@@ -13,13 +13,12 @@
 namespace contextpool {
 
 // x [..., N, D] features, log_weight [..., N], sigma [..., M] with M <= N; returns y [..., M, D], contiguous; but where
-// x [B, G, N, D] has the groups of a token side by side, as the transpose of [B, N, G, D], so has y, and nothing is
-// copied.
-// Target m sits at position N - M + m. A source farther than sqrt(160) sigma does not exist, nor does one after the
-// target when causal, nor one whose log_weight is -inf (whatever its features hold). sigma <= 0 leaves the token
-// itself; a target without sources gives 0. log_weight and sigma are float64 for float64 x, else float32.
-// algorithm: "auto", or "dense" (every source), "window" (the sources that matter), "pyramid" (linear in N).
-// They agree within the accuracy contract of docs/accuracy.md.
+// x [B, G, N, D] has the groups of a token side by side, as the transpose of [B, N, G, D], so has y; then none is
+// copied (but on CUDA rows of half types that do not start at 16 bytes). Target m sits at position N - M + m. A source
+// farther than sqrt(160) sigma does not exist, nor does one after the target when causal, nor one whose log_weight is
+// -inf (whatever its features hold). sigma <= 0 leaves the token itself; a target without sources gives 0. log_weight
+// and sigma are float64 for float64 x, else float32. algorithm: "auto", or "dense" (every source), "window" (the
+// sources that matter), "pyramid" (linear in N). They agree within the accuracy contract of docs/accuracy.md.
 CONTEXTPOOL_API at::Tensor pool1d(const at::Tensor& x, const at::Tensor& log_weight, const at::Tensor& sigma,
                                   bool causal = false, std::string_view algorithm = "auto");
 

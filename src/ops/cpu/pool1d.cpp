@@ -14,7 +14,7 @@ namespace {
 // [batch, tokens, channels], or x itself where groups are side by side, with contiguous channels: a view where strides
 // allow it, else a copy.
 at::Tensor as_rows(const at::Tensor& x) {
-  if (groups_side_by_side(x)) return x.stride(3) == 1 ? x : laid_out_as_result(x, x);
+  if (groups_side_by_side(x)) return x;
   auto rows = x.dim() == 3 ? x : x.reshape({-1, x.size(-2), x.size(-1)});
   return rows.stride(2) == 1 ? rows : rows.contiguous();
 }

@@ -63,7 +63,7 @@ struct Problem {
   bool aligned;  // every row starts at 16 bytes and its channels fill whole pieces of 16 bytes
   const void* x;
   std::int64_t x_batch_stride, x_token_stride, x_group_stride;
-  int groups;      // sequences that are groups of one row's channels (see kernels/pool1d.h)
+  int groups = 1;  // sequences that are groups of one row's channels (see kernels/pool1d.h)
   int result_row;  // from row to row of y, dy and dx: groups * channels
   const float* log_weight;
   const float* sigma;
