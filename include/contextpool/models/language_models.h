@@ -12,8 +12,9 @@ namespace contextpool::models {
 
 using NamedLanguageModel = Named<LanguageModelOptions>;
 
-// transformer-{4,6,8,12}, cp-transformer-{4,6,11,12,14}, dw-transformer-6, [cp-]longformer-12, [cp-]adaptive-span-12,
-// and the tiny and small ones of tests and demo.
+// transformer-{4,6,8,12}, cp-transformer-{4,6,11,12,14}, dw-transformer-6, canon-transformer-{6,12},
+// gated-cp-transformer-{6,12}, [cp-]longformer-12, [cp-]adaptive-span-12, and the tiny and small ones of tests and
+// demo.
 const std::vector<NamedLanguageModel>& language_models();
 
 // The model of that name; an error with the nearest name if there is none.
