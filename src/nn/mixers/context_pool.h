@@ -40,7 +40,7 @@ class ContextPoolMixerImpl : public MixerImpl {
 
   int64_t features_, dims_;
   bool plain_;   // P(x) and nothing else: the paper's
-  bool adds_x_;  // then taps_ does
+  bool adds_x_;  // has a residual; taps_, where there are some, give x + T(x) then
   Pool pool_;
   std::unique_ptr<Residual> residual_;
   Depthwise taps_{nullptr};
